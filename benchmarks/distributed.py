@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import prediction
@@ -21,16 +21,24 @@ from harness import Table, Timing
 
 import tensorlogic as tl
 
-ROUNDS, REPEATS, BATCH, WIDE, RATE = 12, 3, 1024, 4096, 0.01
-MEETINGS = 300  # all_reduces of a round of those that are timed alone
+ROUNDS, TURNS, BATCH, WIDE, RATE = 20, 3, 1024, 4096, 0.01
+MEETINGS = 25  # all_reduces of a turn of those that are timed alone
 S = tl.DistributedParallelismStrategy
 Call = Callable[[], object]
 Arrays = dict[str, Any]
 
 
-def size() -> int:
-    """Return how many processes take part."""
-    return int(os.environ["WORLD_SIZE"])
+class Case(NamedTuple):
+    """A graph, its inputs, and how two ranks share it."""
+
+    graph: tl.EinsumGraph
+    inputs: Arrays
+    strategy: Any
+
+
+def own_rank() -> int:
+    """Return which of the two processes this is."""
+    return int(os.environ["RANK"])
 
 
 def devices(count: int) -> list[tl.Device]:
@@ -38,25 +46,42 @@ def devices(count: int) -> list[tl.Device]:
     return [tl.Device.CPU(n) for n in range(count)]
 
 
-def run(graph: tl.EinsumGraph, inputs: Arrays, strategy: Any) -> Call:
-    """Return the call of a graph: compiled in one process, spread by a strategy over several."""
-    if size() == 1:
-        compiled = tl.Executor().compile_graph(graph)
-        return lambda: compiled(inputs)
-    executor, config = tl.Executor(), tl.DistributedConfig(devices(size()), "torch", strategy)
-    return lambda: executor.execute_distributed(graph, inputs, config)
+def in_one(case: Case) -> Call:
+    """Return the call of a graph in one process."""
+    compiled = tl.Executor(native=True).compile_graph(case.graph)
+    return lambda: compiled(case.inputs)
 
 
-def mlp() -> Call:
-    """Return a training step of the MLP on a share of the rows."""
+def in_two(case: Case) -> Call:
+    """Return the call of a graph that two processes share."""
+    executor, config = tl.Executor(native=True), tl.DistributedConfig(devices(2), "torch", case.strategy)
+    return lambda: executor.execute_distributed(case.graph, case.inputs, config)
+
+
+def apart(case: Case) -> Call:
+    """Return the call of this process's share of a graph that gives nothing to the other: what the machine can do at the best."""
+    from tensorlogic.ir.types import TensorType
+    from tensorlogic.runtime.distributed.job import Job
+    from tensorlogic.runtime.distributed.rank import run_rank
+    from tensorlogic.runtime.distributed.timing import SilentCommunication
+
+    executor, config = tl.Executor(native=True), tl.DistributedConfig(devices(2), "torch", case.strategy)
+    job = Job(case.graph, {n: TensorType.of(x) for n, x in case.inputs.items()}, config, executor)
+    tasks = job.tasks(own_rank(), [job.part(0)], [case.inputs])
+    ways = {axis: SilentCommunication(2, own_rank()) for axis in ("data", "model")}
+    return lambda: run_rank(executor, ways, tasks)
+
+
+def mlp() -> Case:
+    """Return a training step of the MLP, by shares of the rows."""
     from training import data, step_graph
 
     inputs, weights = data(BATCH)
-    return run(step_graph(BATCH, list(weights)), {**inputs, **weights}, S.DataParallel(size(), over="x"))
+    return Case(step_graph(BATCH, list(weights)), {**inputs, **weights}, S.DataParallel(2, over="x"))
 
 
-def block() -> Call:
-    """Return a training step of a transformer block on a share of the sequences."""
+def block() -> Case:
+    """Return a training step of a transformer block, by shares of the sequences."""
     from models import block_graph, parameters
 
     x, weights = block_data()
@@ -68,14 +93,8 @@ def block() -> Call:
     made = c.inline(tl.value_and_grad(loss, wrt=names))
     now = {n: c.input(n, made[f"d_{n}"].shape, "float32") for n in names}
     graph = c.build(loss=made["loss"], **{n: now[n] - RATE * made[f"d_{n}"] for n in names})
-    given = dict(zip(names, _constants(x.shape, weights).values(), strict=True))
-    return run(graph, {"x": x, **given}, S.DataParallel(size(), over="x"))
-
-
-def _constants(shape: tuple[int, ...], weights: Arrays) -> Arrays:
-    from models import block_graph
-
-    return dict(block_graph(shape, weights, True).constants)
+    given = dict(zip(names, block_graph(x.shape, weights, True).constants.values(), strict=True))
+    return Case(graph, {"x": x, **given}, S.DataParallel(2, over="x"))
 
 
 def block_data() -> tuple[Any, Arrays]:
@@ -93,10 +112,10 @@ def block_data() -> tuple[Any, Arrays]:
     return rng.normal(size=(SEQUENCES, LENGTH, D)).astype("float32"), weights
 
 
-def wide() -> Call:
-    """Return a layer of 4096 by 4096 and back, of which each rank has a share of the weights."""
-    graph, inputs, spec = wide_case(max(2, size()))
-    return run(graph, inputs, S.ModelParallel(spec))
+def wide() -> Case:
+    """Return a layer of 4096 by 4096 and back, by shares of the weights."""
+    graph, inputs, spec = wide_case(2)
+    return Case(graph, inputs, S.ModelParallel(spec))
 
 
 def wide_case(parts: int) -> tuple[tl.EinsumGraph, Arrays, tl.ShardingSpec]:
@@ -110,22 +129,19 @@ def wide_case(parts: int) -> tuple[tl.EinsumGraph, Arrays, tl.ShardingSpec]:
     return b.build(y=y), inputs, tl.ShardingSpec().shard_tensor("w", 1, parts)
 
 
-def _share(x: Any) -> Any:
+def _share(x: Any, ranks: int) -> Any:
     import torch
 
-    return torch.from_numpy(np.array_split(x, size())[int(os.environ["RANK"])].copy())
+    return torch.from_numpy(np.array_split(x, ranks)[own_rank() if ranks > 1 else 0].copy())
 
 
-def _trained(model: Any, loss: Callable[[Any], Any]) -> Call:
+def _trained(model: Any, loss: Callable[[Any], Any], ranks: int) -> Call:
     """Return PyTorch's training step of a model, with DistributedDataParallel where there are several ranks."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
-    if size() > 1:
-        from tensorlogic.runtime.distributed.torch_ways import world_from_environment
-
-        world_from_environment(60)
+    if ranks > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
@@ -137,7 +153,7 @@ def _trained(model: Any, loss: Callable[[Any], Any]) -> Call:
     return call
 
 
-def mlp_ddp() -> Call:
+def mlp_torch(ranks: int) -> Call:
     """Return PyTorch's step of the same MLP."""
     import torch
     from training import WIDTHS, data
@@ -146,11 +162,11 @@ def mlp_ddp() -> Call:
     for n, (i, o) in enumerate(pairwise(WIDTHS)):
         layers += [torch.nn.Linear(i, o)] + [torch.nn.ReLU()] * (n < len(WIDTHS) - 2)
     inputs, _ = data(BATCH)
-    x, targets = _share(inputs["x"]), _share(inputs["t"]).argmax(1)
-    return _trained(torch.nn.Sequential(*layers), lambda m: torch.nn.functional.cross_entropy(m(x), targets))
+    x, targets = _share(inputs["x"], ranks), _share(inputs["t"], ranks).argmax(1)
+    return _trained(torch.nn.Sequential(*layers), lambda m: torch.nn.functional.cross_entropy(m(x), targets), ranks)
 
 
-def block_ddp() -> Call:
+def block_torch(ranks: int) -> Call:
     """Return PyTorch's step of the same transformer block."""
     import torch
     from models import HEAD, HEADS
@@ -172,73 +188,77 @@ def block_ddp() -> Call:
             z = functional.layer_norm(x, (width,), w["scale2"], w["bias2"]) @ w["w_up"] + w["b_up"]
             return x + functional.gelu(z, approximate="tanh") @ w["w_down"] + w["b_down"]
 
-    own = _share(x)
-    return _trained(Block(), lambda m: m(own).square().mean())
+    own = _share(x, ranks)
+    return _trained(Block(), lambda m: m(own).square().mean(), ranks)
 
 
-def meeting() -> Call:
-    """Return an all_reduce of 1,024 numbers through the way that collectives take."""
-    from tensorlogic.runtime.distributed.torch_ways import world_from_environment
-
-    world, x = world_from_environment(60), np.ones(1024, "f4")
-    return lambda: world.all_reduce(x, "add")
-
-
-def raw_meeting() -> Call:
-    """Return the same all_reduce as PyTorch does it."""
+def meetings(world: Any) -> dict[str, Call]:
+    """Return an all_reduce of 1,024 numbers: through the way that collectives take, and as PyTorch does it."""
     import torch
+    import torch.distributed as dist
+
+    x, y = np.ones(1024, "f4"), torch.ones(1024)
+    return {"torch.distributed": lambda: dist.all_reduce(y), "CommunicationBackend": lambda: world.all_reduce(x, "add")}
+
+
+CASES: dict[str, Callable[[], Case]] = {"mlp": mlp, "block": block, "wide": wide}
+TORCH: dict[str, Callable[[int], Call]] = {"mlp": mlp_torch, "block": block_torch}
+ALONE = ("one process", "PyTorch, one process")  # of which the other process waits for the end
+
+
+def rank_main(names: list[str]) -> None:
+    """Run cases in this process, beside one that does the same; turn by turn, so that a busy moment hits all of them."""
     import torch.distributed as dist
 
     from tensorlogic.runtime.distributed.torch_ways import world_from_environment
 
-    world_from_environment(60)
-    x = torch.ones(1024)
-    return lambda: dist.all_reduce(x)
-
-
-TOGETHER: dict[str, Callable[[], Call]] = {"raw_meeting": raw_meeting, "meeting": meeting}
-JOBS = {"mlp": mlp, "mlp_ddp": mlp_ddp, "block": block, "block_ddp": block_ddp, "wide": wide}
-
-
-def rank_main(names: list[str]) -> None:
-    """Run jobs in this process, round after round in turn, and print the times of each."""
-    calls = {name: (JOBS | TOGETHER)[name]() for name in names}
-    for call in calls.values():
-        for _ in range(3):
-            call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            for _ in range(MEETINGS // ROUNDS if name in TOGETHER else 1):
+    world = world_from_environment(60)
+    calls: dict[str, Call] = {}
+    for name in names:
+        if name == "meetings":
+            calls |= {f"{name}/{label}": call for label, call in meetings(world).items()}
+            continue
+        case = CASES[name]()
+        calls |= {f"{name}/one process": in_one(case), f"{name}/two processes": in_two(case)}
+        calls[f"{name}/two processes that give each other nothing"] = apart(case)
+        if name in TORCH:
+            calls |= {
+                f"{name}/PyTorch, one process": TORCH[name](1),
+                f"{name}/PyTorch DDP, two processes": TORCH[name](2),
+            }
+    times: dict[str, list[float]] = {label: [] for label in calls}
+    for n in range(ROUNDS + 1):
+        for label, call in calls.items():
+            dist.barrier()
+            if label.endswith(ALONE) and world.rank and n:
+                continue
+            for _ in range(MEETINGS if label.startswith("meetings") else TURNS):
                 start = perf_counter()
                 call()
-                times[name].append(perf_counter() - start)
-    if os.environ["RANK"] == "0":
+                if n:  # the first round warms up
+                    times[label].append(perf_counter() - start)
+    if world.rank == 0:
         print(json.dumps(times), flush=True)
-    if size() > 1:
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
-def measured(names: list[str], ranks: int) -> dict[str, list[float]]:
-    """Return the times of jobs on so many processes with one BLAS thread each."""
+def measured(names: list[str]) -> dict[str, dict[str, list[float]]]:
+    """Return the times of cases, by name and contender, on two processes with one BLAS thread each."""
     with tempfile.TemporaryDirectory() as folder:
-        one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        env = {
-            **os.environ,
-            **one,
-            "WORLD_SIZE": str(ranks),
-            "TENSORLOGIC_MEETING": (Path(folder) / "meeting").as_uri(),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        command = [sys.executable, __file__, *names]
+        one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+        env = {**os.environ, **one, "WORLD_SIZE": "2", "TENSORLOGIC_MEETING": (Path(folder) / "meeting").as_uri()}
         processes = [
-            subprocess.Popen(command, env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True)
-            for r in range(ranks)
+            subprocess.Popen(
+                [sys.executable, __file__, *names], env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True
+            )
+            for r in range(2)
         ]
         said = [process.communicate(timeout=300)[0] for process in processes]
-    found: dict[str, list[float]] = json.loads(said[0].splitlines()[-1])
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for label, times in json.loads(said[0].splitlines()[-1]).items():
+        name, _, contender = label.partition("/")
+        found[name][contender] = times
     return found
 
 
@@ -307,29 +327,21 @@ def tables() -> list[Table]:
 
     if importlib.util.find_spec("torch") is None:
         return []
-    times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(REPEATS):
-        for ranks in (1, 2):
-            for name, found in measured([*JOBS, *(TOGETHER if ranks > 1 else ())], ranks).items():
-                times.setdefault((name, ranks), []).extend(found)
-    count = ("one process", "two processes")
-    note = "Processes with one BLAS thread each, on one machine; the first row is one process."
+    times = measured([*CASES, "meetings"])
+    note = (
+        "Processes with one BLAS thread each, on one machine, turn by turn; the first row is one process, while the other waits. "
+        "Two that give each other nothing compute their shares only: the most that this machine allows."
+    )
 
-    def rows(ours: str, peer: str = "") -> tuple[Timing, ...]:
-        own = [timing(count[n - 1], times[ours, n]) for n in (1, 2)]
-        return *own, *(timing(f"PyTorch{' DDP' * (n > 1)}, {count[n - 1]}", times[peer, n]) for n in (1, 2) if peer)
+    def of(title: str, name: str, note: str = note) -> Table:
+        return Table(title, note, tuple(timing(label, found) for label, found in times[name].items()))
 
+    raw = "Through the way that collectives take, beside torch.distributed's own call."
     return [
-        Table(f"Training step of an MLP by shares of rows, batch {BATCH}", note, rows("mlp", "mlp_ddp")),
-        Table("Training step of a transformer block by shares of sequences", note, rows("block", "block_ddp")),
-        Table(
-            f"A layer of {WIDE} by {WIDE} and back, 64 rows, by shares of weights", f"{note} {memory()}", rows("wide")
-        ),
-        Table(
-            "An all_reduce of 4 KiB between two processes",
-            "Through the way that collectives take, beside torch.distributed's own call.",
-            (timing("torch.distributed", times["raw_meeting", 2]), timing("CommunicationBackend", times["meeting", 2])),
-        ),
+        of(f"Training step of an MLP by shares of rows, batch {BATCH}", "mlp"),
+        of("Training step of a transformer block by shares of sequences", "block"),
+        of(f"A layer of {WIDE} by {WIDE} and back, 64 rows, by shares of weights", "wide", f"{note} {memory()}"),
+        of("An all_reduce of 4 KiB between two processes", "meetings", raw),
         driver(),
         *prediction.tables(),
     ]

@@ -30,20 +30,30 @@ def on_threads(size: int, full: bool = False) -> list[ConformanceReport]:
         return list(pool.map(check, local_group(size, 60)))
 
 
+WAYS = (
+    "sockets",
+    "memory",
+    "gloo",
+)  # that processes take: small arrays and large ones of one machine, and between machines
 SCRIPT = """
 import sys
+from tensorlogic.runtime.distributed import one_machine
 from tensorlogic.runtime.distributed.torch_ways import world_from_environment
 from tensorlogic.testing import check_carrier
+if sys.argv[2] == "memory":
+    one_machine.SMALL = 1  # nothing else is small enough for a socket
+elif sys.argv[2] == "gloo":
+    one_machine.MOST_RANKS = 0  # as between machines
 report = check_carrier(world_from_environment(60), full=sys.argv[1] == "full")
 print(report)
 sys.exit(not report.passed)
 """
 
 
-def on_processes(folder: Path, size: int, how: str) -> None:
+def on_processes(folder: Path, size: int, how: str, way: str) -> None:
     script = folder / "check.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "tensorlogic", "launch", "-n", str(size), str(script), how]
+    command = [sys.executable, "-m", "tensorlogic", "launch", "-n", str(size), str(script), how, way]
     env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,8 +67,9 @@ def test_threads(size: int) -> None:
 
 
 @pytest.mark.skipif(not find_spec("torch"), reason="make test TORCH=1 installs PyTorch")
-def test_processes(tmp_path: Path) -> None:
-    on_processes(tmp_path, 3, "sample")
+@pytest.mark.parametrize("way", WAYS)
+def test_processes(tmp_path: Path, way: str) -> None:
+    on_processes(tmp_path, 3, "sample", way)
 
 
 @pytest.mark.full
@@ -69,7 +80,8 @@ def test_every_case(request: pytest.FixtureRequest, tmp_path: Path, size: int) -
     for report in on_threads(size, full=True):
         assert report.passed, str(report)
     if find_spec("torch"):
-        on_processes(tmp_path, size, "full")
+        for way in WAYS:
+            on_processes(tmp_path, size, "full", way)
 
 
 def test_the_cases_are_what_carriers_promise() -> None:

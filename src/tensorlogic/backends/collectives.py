@@ -34,8 +34,8 @@ class CommunicationBackend(Protocol):
     size: int
 
     def all_reduce(self, x: Array, how: str) -> Array: ...  # combined over all ranks
-    def start_all_reduce(self, total: Array, how: str, label: str) -> None: ...  # in place, while this rank goes on
-    def wait(self, label: str) -> None: ...  # until what was started under a label is over
+    def start_all_reduce(self, operands: Sequence[Array], total: Array, how: str, label: str) -> None: ...  # goes on
+    def wait(self, label: str) -> None: ...  # until the total of what was started under a label is there
     def all_gather(self, x: Array, axis: int, length: int) -> Array: ...  # end to end, of a length together
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array: ...  # this rank's share of what is combined
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array: ...  # shares of another axis
@@ -73,20 +73,32 @@ def _send(op: ops.Send) -> Kernel:
 
 
 def bind_start(op: ops.StartAllReduce, result: TensorType) -> Kernel:
-    """Return the kernel that puts its operands end to end, into ``out`` where there is one, and begins to combine them."""
+    """Return the kernel that begins to combine its operands, end to end; the total will be in ``out`` where there is one."""
     shape, dtype = dims(result), result.dtype
 
     def start(*operands: Array, out: Array | None = None) -> Array:
         total = np.empty(shape, dtype) if out is None else out
-        at = 0
-        for x in operands:
-            np.copyto(total[at : at + x.size].reshape(np.shape(x)), x)
-            at += x.size
         if op.ranks > 1:
-            _way(op).start_all_reduce(total, op.how, op.label)
+            _way(op).start_all_reduce(operands, total, op.how, op.label)
+        else:
+            put_end_to_end(operands, total)
         return total
 
     return start
+
+
+def put_end_to_end(operands: Sequence[Array], total: Array) -> None:
+    """Write operands one after another into an array of one axis.
+
+    >>> total = np.zeros(3)
+    >>> put_end_to_end([np.ones((1, 2)), np.array([5.0])], total)
+    >>> total
+    array([1., 1., 5.])
+    """
+    at = 0
+    for x in operands:
+        np.copyto(total[at : at + x.size].reshape(np.shape(x)), x)
+        at += x.size
 
 
 def _wait(op: ops.Wait) -> Kernel:

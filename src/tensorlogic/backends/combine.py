@@ -42,3 +42,19 @@ def combined(how: str, values: Sequence[Any]) -> Any:
     for value in values[1:]:
         total = combine_into(how, total, value)
     return total.astype(dtype, copy=False)
+
+
+def combine_to(how: str, values: Sequence[Any], total: Any) -> None:
+    """Combine the values of several ranks in their order, into an array.
+
+    >>> total = np.zeros(2)
+    >>> combine_to("add", [np.ones(2), np.array([1.0, 2.0])], total)
+    >>> total
+    array([2., 3.])
+    """
+    if how == "noisy_or" or len(values) == 1:
+        np.copyto(total, combined(how, values))
+        return
+    COMBINE[how](values[0], values[1], out=total)
+    for value in values[2:]:
+        combine_into(how, total, value)

@@ -170,8 +170,8 @@ class Programs:
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
-        if len(options) > 1 and meets_others(options[0].graph) is not None:  # ranks that measure would not meet
-            options = options[:1]
+        most = None if len(options) == 1 or meets_others(options[0].graph) is None else 1  # measuring ranks do not meet
+        options = options[:most]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         before = None if key is None or not self._chosen else self._chosen.get(_digest(key))
@@ -183,7 +183,7 @@ class Programs:
             from . import parts  # noqa: F401
             from .tuning import choose, made_up_inputs
         again = partial(self._candidates, concrete, donate, sparse=_relations(types))
-        programs = self._bound(options, lambda without: again(without=without))
+        programs = self._bound(options, lambda without: again(without=without)[:most])
         if len(programs) == 1:
             return programs[0]
         with span("choose", self.context.hooks):

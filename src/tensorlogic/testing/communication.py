@@ -160,14 +160,15 @@ def _reductions() -> Iterator[CarrierCase]:
 
 
 def _started(name: str, shape: tuple[int, ...], dtype: str) -> CarrierCase:
-    """Two sums in place that are on the way together, and waited for from the last to the first; then both again."""
+    """Two sums, each of two operands, that are on the way together, and waited for from the last to the first; then both again."""
     labels = (f"{name} first", f"{name} second")
 
     def run(way: Way) -> Array:
         for _ in range(3):
-            totals = [_values(label, shape, dtype, way.rank) for label in labels]
+            totals = [np.empty(shape, dtype) for _ in labels]
             for label, total in zip(labels, totals, strict=True):
-                way.start_all_reduce(total, "add", label)
+                own = _values(label, shape, dtype, way.rank)
+                way.start_all_reduce([own[:3].reshape(1, -1), own[3:]], total, "add", label)
             for label in reversed(labels):
                 way.wait(label)
         return np.concatenate(totals)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...backends.collectives import put_end_to_end
 from ...backends.combine import combined
 from ...errors import ExecutionError
 from ...ir.collectives import share
@@ -76,8 +77,9 @@ class LocalCommunication:
         """Return the values of all ranks combined, in the order of the ranks."""
         return self._meet("all_reduce " + how, x, lambda values: combined(how, values))
 
-    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
-        """Combine the values of all ranks in place; threads of one process gain nothing by going on meanwhile."""
+    def start_all_reduce(self, operands: Sequence[Array], total: Array, how: str, label: str) -> None:
+        """Combine the values of all ranks at once; threads of one process gain nothing by going on meanwhile."""
+        put_end_to_end(operands, total)
         np.copyto(total, self.all_reduce(total, how))
 
     def wait(self, label: str) -> None:

@@ -1,11 +1,12 @@
 """Ranks that are processes, on one machine or several: torch.distributed carries what they give each other (``communication="torch"``).
 
 NumPy arrays are handed over without a copy where PyTorch knows their dtype. What it cannot combine is gathered, and combined in the order of
-the ranks.
+the ranks. Between processes of one machine, collectives take a shorter way (:mod:`.one_machine`).
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import zlib
@@ -18,11 +19,12 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from ...backends.combine import combined
+from ...backends.collectives import put_end_to_end
+from ...backends.combine import combine_to, combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
 from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
-from .shared_sums import LEAST, SharedSums, add_up, shared_sums
+from .one_machine import Neighbours, find_neighbours
 
 Array = Any
 T = TypeVar("T")
@@ -44,7 +46,9 @@ def join_world(rank: int, size: int, address: str, timeout: float, token: str = 
     store = open_store(address, rank, size, timeout, token)
     meeting = agree(store, rank, size, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    return TorchCommunication(tuple(range(size)), rank, None, timeout, meeting)
+    world = TorchCommunication(tuple(range(size)), rank, None, timeout, meeting)
+    world.find_neighbours("start")
+    return world
 
 
 def world_from_environment(timeout: float) -> TorchCommunication:
@@ -70,13 +74,16 @@ class TorchCommunication:
         self.waited_ns = 0
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], TorchCommunication] = {}
-        self._started: dict[str, tuple[Any, Array, list[Array] | None]] = {}
-        self._shared: SharedSums | Literal[False] | None = None  # None: not asked for yet
+        self._started: dict[str, tuple[Any, Array]] = {}  # work, None with neighbours, and where the total goes
+        self._neighbours: Neighbours | Literal[False] | None = None  # None: not asked for yet
         self._sending: list[tuple[Any, Array]] = []
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
         self.moved["all_reduce"] += x.nbytes
+        values = self._near(f"all_reduce {how}", x, [x.shape] * self.size)
+        if values is not None:
+            return combined(how, values)
         if x.dtype == bool:
             how = TRUTHS.get(how, how)
         if how in OPERATIONS and (x.dtype.name in SUMMED or x.dtype == bool):
@@ -86,57 +93,89 @@ class TorchCommunication:
             return result.view(bool) if x.dtype == bool else result
         return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
 
-    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
-        """Begin to combine the values of all ranks in place: through memory that all see, where that is possible."""
+    def start_all_reduce(self, operands: Sequence[Array], total: Array, how: str, label: str) -> None:
+        """Begin to combine operands, end to end, with those of all ranks; ``total`` is for the result."""
         self.moved["all_reduce"] += total.nbytes
-        places = self._written(total, label) if how == "add" and total.nbytes >= LEAST else None
-        message = total if places is None else np.ones(1, np.uint8)  # which only says that the values are written
+        near = self.find_neighbours("all_reduce")
+        begin = lambda: near and near.begin(f"started {label}", operands, total.nbytes)  # noqa: E731
+        if self._do("all_reduce", begin, waits=False):
+            self._started[label] = None, (total, how)
+            return
+        put_end_to_end(operands, total)
         operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
-        start = lambda: self._dist.all_reduce(_tensor(message), operation, self._group, async_op=True)  # noqa: E731
-        self._started[label] = self._do("all_reduce", start), total, places
+        start = lambda: self._dist.all_reduce(_tensor(total), operation, self._group, async_op=True)  # noqa: E731
+        self._started[label] = self._do("all_reduce", start), (total, how)
 
     def wait(self, label: str) -> None:
         """Wait until what was started under a label is over."""
-        work, total, places = self._started.pop(label)
-        self._do("all_reduce", work.wait)
-        if places is not None:
-            add_up(total, places)
-
-    def _written(self, values: Array, label: str) -> list[Array] | None:
-        """Write values where all ranks see them, and return where those of each rank are; None where there is no such memory."""
-        if self._shared is None:
-            self._shared = shared_sums(self) or False
-        return self._shared.write(values, label) if self._shared else None
+        work, (total, how) = self._started.pop(label)
+        if work is not None:
+            self._do("all_reduce", work.wait)
+            return
+        assert self._neighbours
+        near = self._neighbours
+        values = self._do("all_reduce", lambda: near.end(f"started {label}"))
+        combine_to(how, [_shaped(v, total.shape, total.dtype) for v in values], total)
 
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""
         self.moved["all_gather"] += x.nbytes
-        shapes = [
-            (*x.shape[:axis], len(share(length, self.size, rank)), *x.shape[axis + 1 :]) for rank in range(self.size)
-        ]
-        return np.concatenate(self._gathered("all_gather", x, shapes), axis)
+        shapes = self._shapes(x.shape, axis, length)
+        values = self._near(f"all_gather {axis}", x, shapes)
+        return np.concatenate(self._gathered("all_gather", x, shapes) if values is None else values, axis)
 
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
         """Return this rank's share of the values of all ranks combined."""
         self.moved["reduce_scatter"] += x.nbytes
-        pieces = [_cut(x, axis, share(x.shape[axis], self.size, rank)) for rank in range(self.size)]
-        received = self._exchanged("reduce_scatter", pieces, [pieces[self.rank].shape] * self.size)
-        return combined(how, received)
+        places = [share(x.shape[axis], self.size, rank) for rank in range(self.size)]
+        values = self._near(f"reduce_scatter {how} {axis}", x, [x.shape] * self.size)
+        if values is not None:
+            return combined(how, [_cut(value, axis, places[self.rank]) for value in values])
+        pieces = [_cut(x, axis, own) for own in places]
+        return combined(how, self._exchanged("reduce_scatter", pieces, [pieces[self.rank].shape] * self.size))
 
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array:
         """Return this rank's share along the axis ``cut`` of what lay in shares along ``joined``."""
         self.moved["all_to_all"] += x.nbytes
-        pieces = [_cut(x, cut, share(x.shape[cut], self.size, rank)) for rank in range(self.size)]
-        own = list(pieces[self.rank].shape)
-        shapes = []
-        for rank in range(self.size):
-            own[joined] = len(share(length, self.size, rank))
-            shapes.append(tuple(own))
+        places = [share(x.shape[cut], self.size, rank) for rank in range(self.size)]
+        values = self._near(f"all_to_all {cut} {joined}", x, self._shapes(x.shape, joined, length))
+        if values is not None:
+            return np.concatenate([_cut(value, cut, places[self.rank]) for value in values], joined)
+        pieces = [_cut(x, cut, own) for own in places]
+        shapes = self._shapes(pieces[self.rank].shape, joined, length)
         return np.concatenate(self._exchanged("all_to_all", pieces, shapes), joined)
+
+    def _shapes(self, own: Sequence[int], axis: int, length: int) -> list[tuple[int, ...]]:
+        """Return the shapes of what each rank has, of which the shares of an axis have a length together."""
+        lengths = [len(share(length, self.size, rank)) for rank in range(self.size)]
+        return [(*own[:axis], n, *own[axis + 1 :]) for n in lengths]
+
+    def find_neighbours(self, call: str) -> Neighbours | Literal[False]:
+        """Return the ranks as neighbours where all of them are on this machine; the first call of a group finds that out."""
+        if self._neighbours is None:
+            gather = lambda x: self._gathered(call, x, [x.shape] * self.size)  # noqa: E731
+            try:
+                self._neighbours = find_neighbours(self.rank, self.size, gather, self._timeout) or False
+            except OSError as error:
+                raise self._lost(call, RuntimeError(str(error))) from error
+        return self._neighbours
+
+    def _near(self, call: str, x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
+        """Return what every rank of this machine gives, to be read before the next call; None where they are on several."""
+        near = self.find_neighbours(call.partition(" ")[0])
+        if not near:
+            return None
+        most = max([math.prod(shape) for shape in shapes]) * x.itemsize
+        values = self._do(call.partition(" ")[0], lambda: near.exchange(call, x, most))
+        return None if values is None else [_shaped(v, own, x.dtype) for v, own in zip(values, shapes, strict=True)]
 
     def broadcast(self, x: Array, root: int) -> Array:
         """Return the value of one rank."""
         self.moved["broadcast"] += x.nbytes if self.rank == root else 0
+        shapes = [x.shape if rank == root else (0,) for rank in range(self.size)]
+        values = self._near(f"broadcast {root}", x if self.rank == root else np.empty(0, x.dtype), shapes)
+        if values is not None:
+            return np.array(values[root])
         result = np.array(x, order="C")
         self._do("broadcast", lambda: self._dist.broadcast(_bytes(result), self._ranks[root], self._group))
         return result
@@ -180,9 +219,10 @@ class TorchCommunication:
 
     def close(self) -> None:
         """Leave the group."""
-        if self._shared:
-            self._shared.close()
-            self._shared = False
+        for group in (self, *self._groups.values()):
+            if group._neighbours:
+                group._neighbours.close()
+                group._neighbours = False
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
@@ -213,14 +253,14 @@ class TorchCommunication:
         self._do(call, swap)
         return received
 
-    def _do(self, call: str, act: Callable[[], T]) -> T:
+    def _do(self, call: str, act: Callable[[], T], *, waits: bool = True) -> T:
         start = perf_counter_ns()
         try:
             return act()
         except RuntimeError as error:
             raise self._lost(call, error) from error
         finally:
-            self.waited_ns += perf_counter_ns() - start
+            self.waited_ns += perf_counter_ns() - start if waits else 0
 
     def _lost(self, call: str, error: RuntimeError) -> ExecutionError:
         """Return the error that says which rank is not there for a call, as far as that can be found out."""
