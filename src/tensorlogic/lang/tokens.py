@@ -70,6 +70,7 @@ TL = Dialect(
 )
 GOES_ON = r"(?:\s|(?:#|//).*)*+(?:<-|:-|[-<>=!+*/^,?]|(?:max|min|avg|count)=(?!=))"  # after the end of a line
 _LEADS = re.compile(GOES_ON)
+_ENDS = re.compile(";*+")  # a second end of a statement says nothing
 _TRAILS = frozenset("ARROW PROJECT COMPARE EQUAL COMMA COLON PLUS MINUS STAR SLASH CARET NOT".split())
 
 
@@ -164,6 +165,7 @@ def statements(
                 found = []
             elif word == "." and text[start - 1 : start] != "?":
                 source.fail(token, "E640", f"a statement is expected before {word!r}")
+            position = _ENDS.match(text, position).end()  # type: ignore[union-attr]  # it always matches
             starting = True
             continue
         found.append(token)
