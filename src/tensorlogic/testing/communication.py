@@ -106,7 +106,7 @@ def _values(name: str, shape: Sequence[int], dtype: str, rank: int) -> Array:
 
 def _given(name: str, shape: Sequence[int], dtype: str, rank: int) -> Array:
     """Return what a rank gives as an array that is read-only and, of two axes, not contiguous."""
-    x = np.asfortranarray(_values(name, shape, dtype, rank))
+    x = np.array(_values(name, shape, dtype, rank), order="F")  # asfortranarray would give a scalar an axis
     x.flags.writeable = False
     return x
 
