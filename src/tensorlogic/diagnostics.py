@@ -80,6 +80,8 @@ def caller() -> SourceLocation | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
+    if str(frame.f_globals.get("__name__")).startswith("click."):  # a command of ours: there is no code of the user's
+        return None
     key = (frame.f_code.co_filename, frame.f_code, frame.f_lasti)
     place = _places.get(key)
     if place is None:

@@ -46,3 +46,24 @@ def test_another_graph_is_not_resumed(folder):
     assert CliRunner().invoke(main, ["train", "loss.json", "--data", "rows.npz", "--folder", "run"]).exit_code == 0
     result = CliRunner().invoke(main, ["train", "other.json", "--data", "rows.npz", "--folder", "run", "--resume"])
     assert result.exit_code == 1 and "this trainer learns" in result.output
+
+
+def test_a_label_out_of_range_is_told_without_the_code_of_the_command_line(folder):
+    b = tl.GraphBuilder()
+    x, w, labels = b.input("x", ("n", 2)), b.input("w", (2, 3)), b.input("labels", ("n",), "int64")
+    b.build(loss=b.cross_entropy(x @ w, labels)).save(folder / "labels.json")
+    np.savez(folder / "labels.npz", x=np.ones((40, 2)), labels=np.full(40, 7))
+    result = CliRunner().invoke(main, ["train", "labels.json", "--data", "labels.npz"])
+    assert result.exit_code == 1 and "index 7 is out of range" in result.output
+    assert "click" not in result.output
+    assert "\n  operand 0" in result.output
+
+
+def test_learned_parameters_are_a_file_that_others_may_read(folder):
+    words = ["train", "loss.json", "--data", "rows.npz"]
+    for name in ("w.npz", "w.safetensors"):
+        assert CliRunner().invoke(main, [*words, "-o", name]).exit_code == 0
+    (folder / "plain").write_bytes(b"")
+    modes = {(folder / name).stat().st_mode for name in ("plain", "w.npz", "w.safetensors")}
+    assert len(modes) == 1
+    assert not list(folder.glob(".*tmp"))

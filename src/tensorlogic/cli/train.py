@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ..errors import FormatError, InputError, expect, nearest
+from ..ir.whole_files import write_whole
 from .common import graph_argument, print_json, reported
 
 KINDS = (".npz", ".safetensors")  # files of parameters
@@ -227,11 +228,16 @@ def _check_output(path: Path) -> None:
 
 
 def _write(path: Path, params: dict[str, Any]) -> None:
+    """Write the parameters whole or not at all, as a file that others may read as usual."""
     import numpy as np
 
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import save_file
+    def write(temporary: Path) -> None:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import save  # its save_file makes files that only their owner may read
 
-        save_file({name: np.ascontiguousarray(value) for name, value in params.items()}, path)
-    else:
-        np.savez(path, **params)
+            temporary.write_bytes(save({name: np.ascontiguousarray(value) for name, value in params.items()}))
+        else:
+            with temporary.open("wb") as file:
+                np.savez(file, **params)
+
+    write_whole(path, write)
