@@ -270,6 +270,16 @@ def test_every_command(golden):
     golden("debug_prompt.txt", talk(lines))
 
 
+def test_a_terminal_that_cannot_show_a_character_shows_a_question_mark():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    manager = BreakpointManager(stdin=io.StringIO("b\nc\n"), stdout=out)
+    manager.enable()
+    manager.add_node_breakpoint(4)
+    execute(manager)
+    out.seek(0)
+    assert " ?s," in out.read()
+
+
 def test_the_prompt_prints_operands():
     said = talk("p x\np w 0,1\nstats\nc\n", node=2)
     assert "[[1. 2. 3.]\n [0. 0. 0.]]" in said

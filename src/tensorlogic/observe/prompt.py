@@ -37,10 +37,15 @@ class _Prompt(cmd.Cmd):
         super().__init__("tab", *streams)
         self.use_rawinput = self.stdin is sys.stdin and self.stdout is sys.stdout
         self.manager, self.hit, self.quits = manager, hit, False
-        self.intro = str(hit)
+        self.intro = self._printable(hit)
+
+    def _printable(self, text: object) -> str:
+        """Return text with a question mark for each character that the terminal cannot show, such as µ in the C locale."""
+        encoding = getattr(self.stdout, "encoding", None) or "utf-8"
+        return str(text).encode(encoding, "replace").decode(encoding)
 
     def _say(self, text: object) -> None:
-        self.stdout.write(f"{text}\n")
+        self.stdout.write(f"{self._printable(text)}\n")
 
     def precmd(self, line: str) -> str:
         """Spell short commands out."""
