@@ -444,7 +444,7 @@ def _one_source(title: str, kind: str, edge: Any, size: int, rounds: int) -> Tab
     loaded, asked = fresh(), list[tl.Program]()
 
     def unasked_one() -> tl.Program:
-        asked.append(unasked.pop())  # kept, as a user keeps it: giving back its memory is no part of an answer
+        asked.append(unasked.pop())  # kept, as a user keeps it (a program with its closure is dropped: a gigabyte each)
         return asked[-1]
 
     question, everything = f"Path({start}, x)?", "Path"
@@ -453,7 +453,7 @@ def _one_source(title: str, kind: str, edge: Any, size: int, rounds: int) -> Tab
     reached = len(loaded.query(question))
     looped = start in {x for (x,) in loaded.query(question)}
     contenders: dict[str, Contender] = {
-        "the closure, then its rows; facts there": lambda: len(_closed(unasked_one(), everything, start)),
+        "the closure, then its rows; facts there": lambda: len(_closed(unasked.pop(), everything, start)),
         "the question on demand; facts there": lambda: len(unasked_one().query(question)),
         "the closure, then its rows; loading too": lambda: len(_closed(fresh(), everything, start)),
         "the question on demand; loading too": lambda: len(fresh().query(question)),
