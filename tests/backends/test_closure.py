@@ -351,6 +351,31 @@ def test_relations_that_grow_as_rows_of_bits(rules: str, at_once: int, monkeypat
     assert grown
 
 
+def test_chains_that_match_too_often_are_not_joined_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
+    monkeypatch.setattr(bit_rows, "PAIRS", 3)
+    joined = []
+    monkeypatch.setattr(bit_rows.sparse_rows, "join_rows", lambda *args: joined.append(args))
+    program = tl.Program("Same(x,y) <- Up(x,y)\nSame(x,y) <- Up(x,c), Up(z,c), Same(z,y)")
+    rows = [(n, n % 3) for n in range(30)]
+    program.add("Up", rows)
+    assert set(program.relation("Same")) == _plain_fixpoint(
+        "Same(x,y) <- Up(x,y)\nSame(x,y) <- Up(x,c), Up(z,c), Same(z,y)", {"Up": set(rows)}
+    )
+    assert not joined
+
+
+def test_a_body_that_does_not_read_what_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
+    b = tl.GraphBuilder()
+    start, edge = b.input("start", (9, 9), "bool"), b.input("edge", (9, 9), "bool")
+    two = b.fixpoint(lambda _: b.einsum("ij,jk->ik", edge, edge, algebra="boolean"), start, combine="or")
+    edges, first = np.eye(9, k=1, dtype=bool), np.eye(9, k=-4, dtype=bool)
+    given = {"start": tl.SparseTensor(first), "edge": tl.SparseTensor(edges)}
+    found = np.asarray(tl.Executor().execute(b.build(two=two), given)["two"])
+    np.testing.assert_array_equal(found, first | np.eye(9, k=2, dtype=bool))
+
+
 def _plain_fixpoint(rules: str, known: dict[str, set[Any]]) -> set[Any]:
     """Join the atoms of every rule from left to right, all tuples with all, until nothing is new."""
     known = {**known, "Same": set()}

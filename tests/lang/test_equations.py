@@ -10,6 +10,7 @@ import pytest
 from run_program import analysed, lowered, run
 
 import tensorlogic as tl
+from tensorlogic.backends import control
 from tensorlogic.errors import ConvergenceError, GraphError
 from tensorlogic.lang import evaluate
 
@@ -383,6 +384,26 @@ def test_sums_that_settle_slowly_do_and_those_that_cannot_are_given_up_early() -
     ) as error:
         run("Y = 1\nY = Y / 2 + Y / 2", "Y")
     assert "went from 9999 to 10000" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Y = Y + step(10500 - Y)", 10_500),  # changes by 1 in each round, until it does not
+        ("Y[i] = S[i] + Y[j] E[j,i]", 1),  # one more element in each round
+    ],
+)
+def test_recursions_whose_changes_do_not_shrink_settle(text: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "LONG", 300 if "E" in text else control.LONG)
+    n = 400
+    chain = {"S": np.eye(n)[0], "E": np.eye(n, k=1)} if "E" in text else {}
+    assert np.all(run(text, "Y", **chain) == value)
+
+
+def test_a_limit_of_100_000_rounds_is_a_limit_like_others() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.fixpoint(lambda x: b.minimum(x + 1.0, 10_500.0), b.input("x", (), "float64"), limit=100_000))
+    assert tl.Executor().execute(graph, {"x": np.array(0.0)})["y"] == 10_500
 
 
 def messages(edges: list[tuple[int, int]], psi: Any, phi: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import numpy as np
 import pytest
@@ -171,3 +172,24 @@ def test_no_request_is_planned(served):
         for n in range(20):
             assert post(wire, "log", body_of([1.5, 2.5, 3.5, n + 1.5]), KIND).status == 200
     assert programs.store.stats().misses == before > 0
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_body_or_half_a_head_is_never_taken_for_a_request(served, cut):
+    """A segment that looks like a request that was asked before, but is the rest of one that has begun."""
+    usual = head("POST", PATH.format("log"), len(body_of([1.0] * 4)), KIND) + body_of([1.0] * 4)
+    with Wire(served.port) as wire:
+        for _ in range(4):
+            wire.send(usual)
+            assert wire.reply().status == 200
+        other = head(
+            "POST", PATH.format("log"), len(usual), KIND
+        )  # whose body is the text of a request, which is no JSON
+        wire.send(usual + other[:cut])
+        assert wire.reply().status == 200
+        wire.send(other[cut:])
+        time.sleep(0.02)
+        wire.send(usual)
+        assert wire.reply().status == 400
+        wire.send(usual)
+        assert wire.reply().status == 200

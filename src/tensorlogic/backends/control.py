@@ -10,7 +10,7 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
 from ..events import span
-from ..ir.graph import UNBOUNDED, Cond, Fixpoint, Scan, meets_others
+from ..ir.graph import Cond, Fixpoint, Scan, meets_others
 from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.cost import rounds
@@ -18,7 +18,7 @@ from .base import Kernel, RunBody
 from .collectives import moves_anywhere
 
 PATIENCE = 1000  # rounds after which values are watched for coming back
-LONG = 10_000  # rounds after which, and after each doubling, it is asked whether the changes shrink fast enough for the limit
+LONG = 10_000  # rounds after which, and after each doubling, it is asked whether the changes of a linear loop shrink fast enough for the limit
 WATCHED = 64  # rounds, the largest change of which is compared with that of as many rounds at half that time
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -63,7 +63,7 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
     how = ""
     seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
     at = 0
-    pace = _Pace(op) if op.limit == UNBOUNDED and meeting is None else None
+    pace = _Pace(op, sum(x.size for x in state)) if op.linear and meeting is None else None
     for n in range(op.limit):
         with span(f"round {n + 1}"):
             new = run([*state, *captures])
@@ -89,10 +89,14 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
 
 
 class _Pace:
-    """How fast the changes of a fixpoint shrink, so that one that cannot settle within its limit is not run to the end of it."""
+    """How fast the changes of a linear fixpoint shrink, so that one that cannot settle within its limit is not run to the end of it.
 
-    def __init__(self, op: Fixpoint) -> None:
-        self.op, self.check = op, LONG
+    A linear loop over n elements may pass changes on from element to element for n rounds, as along a chain, and settle then. What is
+    left after n rounds grows, stays or shrinks by the same factor for ever, so only rounds after those are compared.
+    """
+
+    def __init__(self, op: Fixpoint, elements: int) -> None:
+        self.op, self.check = op, max(LONG, 2 * (elements + WATCHED))
         self.early = self.late = 0.0  # the largest change around half of the rounds, and now
 
     def too_slow(self, rounds: int, before: Sequence[Any], after: Sequence[Any]) -> bool:

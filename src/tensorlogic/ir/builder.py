@@ -295,8 +295,12 @@ class GraphBuilder(Layers[Tensor]):
         combine: str = "replace",
         tolerance: float = 0.0,
         limit: int = 1_000_000,
+        linear: bool = False,
     ) -> Any:
         """Apply ``body`` to the carries until they no longer change; tensors around it may be used inside.
+
+        With ``linear=True`` you promise that the body adds multiples of the carries to what stays the same; a loop that then cannot
+        settle within its limit may be given up early.
 
         >>> b = GraphBuilder()
         >>> edge = b.input("edge", ("n", "n"), "bool")
@@ -311,7 +315,7 @@ class GraphBuilder(Layers[Tensor]):
         carries = [self._typed(x) for x in init]
         _check_function(body, len(carries), "the body of a fixpoint")
         graph, captures = self._body(body, {f"c{n}": t.type for n, t in enumerate(carries)})
-        op = Fixpoint(graph, combine, float(tolerance), rounds)
+        op = Fixpoint(graph, combine, float(tolerance), rounds, bool(linear))
         if op.carries != len(carries):
             raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E131")
         results = self.apply_many(op, *carries, *captures)

@@ -75,7 +75,7 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
             found.append(_problem(None, "E208", message, f"{path}.nodes[{i}]", "use tensorlogic.ir.ops"))
             continue
         dtype = getattr(op, "dtype", None)
-        if dtype is not None and dtype not in ITEMSIZE:
+        if dtype is not None and (not isinstance(dtype, str) or dtype not in ITEMSIZE):
             report(i, "E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
             continue
         for n, a in enumerate(node.args):

@@ -282,15 +282,13 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else ", ".join(names[:5]) + f", ... {len(names) - 5} more"
 
 
-UNBOUNDED = 100_000  # the limit of a recursion of sums, of which nobody knows how many rounds it takes: it ends sooner where that is plain
-
-
 class Fixpoint(Op, frozen=True, tag="fixpoint"):
     """Apply a body to the carries until they no longer change.
 
     Operands and the body's inputs are the carries, then the captures. Each round a carry becomes its combination
     (replace, or, max, min) with the body's result; the loop ends when no element moved by more than the tolerance, and
-    running into the round limit is an error.
+    running into the round limit is an error. ``linear`` promises that the body only adds multiples of the carries to what stays the
+    same, so that the changes of earlier rounds tell whether the loop can settle within its limit.
     """
 
     arity: ClassVar[int | None] = None
@@ -298,6 +296,7 @@ class Fixpoint(Op, frozen=True, tag="fixpoint"):
     combine: str = "replace"
     tolerance: float = 0.0
     limit: int = 1_000_000
+    linear: bool = False
 
     @property
     def carries(self) -> int:

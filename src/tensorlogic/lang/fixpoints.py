@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import GraphBuilder
-from ..ir.graph import UNBOUNDED
 from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
 from .equations import Statement, Values, contributions, data_of, reader, reads_of
 from .heads import Contribution, merge, settled, zero
+
+ROUNDS = 100_000  # after which a recursion is given up of which nobody knows how many rounds it takes
 
 
 def split(component: Component) -> tuple[list[Statement], list[Statement]]:
@@ -61,8 +62,9 @@ def lower_fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, va
     operators = {analysis.tensors[name].operator for name in component.names}
     bounded = operators in ({"min="}, {"max="}) and not any(map(_curved, inside))
     # a minimum or maximum of sums or products over n elements settles within n rounds, or never
-    limit = max(count + 2, 8) if bounded else UNBOUNDED
-    found = b.fixpoint(body, *starts, limit=limit)
+    limit = max(count + 2, 8) if bounded else ROUNDS
+    linear = operators <= {"=", "+="} and all(_linear(x, component.names) for x in inside)
+    found = b.fixpoint(body, *starts, limit=limit, linear=linear)
     for name, tensor in zip(component.names, found if isinstance(found, tuple) else (found,), strict=True):
         values[name] = tensor
 
@@ -71,6 +73,28 @@ def _curved(statement: Statement) -> bool:
     """Tell whether a statement has more in it than sums and products."""
     parts = s.walk(statement)
     return any(isinstance(p, s.Call) or (isinstance(p, s.Operation) and p.operator in "/^") for p in parts)
+
+
+def _linear(statement: Statement, names: Sequence[str]) -> bool:
+    """Tell whether a statement adds multiples of the tensors of a recursion to what does not depend on them."""
+    if not isinstance(statement, s.Equation):
+        return False
+    degrees: dict[int, int] = {}  # in those tensors, by the id of a part; 2 is that or more
+    for part in reversed(s.walk(statement.value)):  # what is inside comes first
+        inside = [degrees[id(x)] for x in s.children(part)]
+        match part:
+            case s.Tensor(name=name) if name in names:
+                degree = 1
+            case s.Product() | s.Negative():
+                degree = sum(inside)
+            case s.Operation(operator="+" | "-"):
+                degree = max(inside)
+            case s.Operation(operator="/"):
+                degree = inside[0] + 2 * inside[1]
+            case _:
+                degree = 2 * max(inside, default=0)
+        degrees[id(part)] = min(degree, 2)
+    return degrees[id(statement.value)] <= 1
 
 
 def _finite(b: GraphBuilder, tensors: Sequence[Any]) -> Any:

@@ -220,8 +220,10 @@ class BatchedGraph:
         elif (ready := calls.get(size)) is not None:
             executor.expect_call(ready)
         outputs = executor.execute(graph, inputs)
-        if size not in calls and (ready := executor.ready_call(graph)) is not None:
-            calls[size] = ready
+        if (ready := executor.ready_call(graph)) is not None:
+            calls[size] = (
+                ready  # another thread's may be of another size: it is compared before it is used, and replaced here
+            )
         return outputs
 
     def _alone(self, kind: Kind, row: list[Any]) -> Outcome:

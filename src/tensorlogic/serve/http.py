@@ -18,12 +18,8 @@ DIRECT = 64 << 10  # bytes; a larger body is read into its own memory, and an an
 PIPELINED = 8  # requests of one connection that may wait for the one before them
 HEAD = 1024  # bytes of a head that is kept because the next one may be the same
 HEADS = 1024  # that are kept
-NOT_REPEATED = (
-    b"expect",
-    b"upgrade",
-    b"transfer-encoding",
-    b"content-encoding",
-)  # requests with these are always read in full
+# requests with these headers are always read in full
+NOT_REPEATED = (b"expect", b"upgrade", b"transfer-encoding", b"content-encoding")
 LINGER = 2.0  # seconds that a connection which is to be closed is still read, so that its client sees the answer
 ALIGN = 64
 
@@ -107,11 +103,12 @@ class Connection(asyncio.Protocol):
                 request.cancel()  # nobody waits for it any more
 
     def data_received(self, data: bytes) -> None:
-        if self.known is not None and self.idle and not self.paused:
+        between = self.request is None and not self.head_bytes  # no part of a request has come yet
+        if between and self.known is not None and self.idle and not self.paused:
             template = self.listener.template(self.known)
             if template is not None and template.begin(self, data):
                 return
-        if self.lingering or (self.request is None and not self.head_bytes and self._known(data)):
+        if self.lingering or (between and self._known(data)):
             return
         if self.request is None:
             self.head_bytes += len(data)
@@ -362,7 +359,7 @@ class Connection(asyncio.Protocol):
         if self.waiting:
             self._next()
         else:
-            self.idle = self.request is None
+            self.idle = self.request is None and not self.head_bytes
             if not self.paused:
                 self.deadline = now + self.listener.limits.idle_seconds
 

@@ -55,6 +55,7 @@ def advance(
                 x = lists[2 * rows + h]
                 base = now + x * width
                 total[:] = 0
+                budget -= (left[k * (rows + 1) + x + 1] - left[k * (rows + 1) + x]) * width
                 for p in range(left[k * (rows + 1) + x], left[k * (rows + 1) + x + 1]):
                     from_row = last + left_rows[p] * width  # zero where the last round added nothing
                     for w in range(width):
@@ -71,7 +72,7 @@ def advance(
                         for q in range(right[v], right[v + 1]):
                             t = np.uint64(right_rows[q])
                             work[base + np.int64(t >> SIX)] |= ONE << (t & LOW)
-                        budget -= 1
+                        budget -= 1 + right[v + 1] - right[v]
             budget -= own * width
         for h in range(hot):
             base = last + lists[h] * width

@@ -163,6 +163,7 @@ def _laying_out(terms: int, lanes: int, places: int, limbs: int, limb_bits: int)
                 high = max(high, bits[r, k] & np.int32(0x7FFFFFFF))
             if high > most or 0 < high < least:
                 return -1
+            high = max(high, np.int32(least))  # a row of zeros
             exponent = int(high >> 23) - 126 - limbs * limb_bits + 1
             exponent += (int(high) & 0x7FFFFF | 0x800000) * 2.0 ** (limbs * limb_bits - 25) > largest
             steps[r] = math.ldexp(1.0, exponent)

@@ -22,7 +22,10 @@ from .joins import Joins
 from .worklist import chain_of, is_chain
 
 THIN = 4  # elements of R in a row, on average, up to which its bits are moved one by one
-BUDGET = 1 << 24  # words after which the loop can be stopped
+PAIRS = (
+    1 << 22
+)  # that may match where relations on one side are joined to one; beyond, the rules are better followed as they stand
+BUDGET = 1 << 24  # words read, after which the loop can be stopped at the end of a round
 
 
 class Sides(NamedTuple):
@@ -42,27 +45,30 @@ def read_sides(queries: Sequence[Query], carry: Slot, joins: Joins, shape: Seque
         at = [n for n, (atom, _) in enumerate(chain) if atom.slot == carry]
         if len(at) != 1 or chain[at[0]][1]:  # not once, or turned round
             return None
-        sides = Sides(_composed(chain[: at[0]], joins), _composed(chain[at[0] + 1 :], joins))
-        for side, size in zip(sides, shape, strict=True):
-            if side is not None and side.shape != (size, size):
-                return None
-        if sides.right is not None and sides.right.count > THIN * shape[1]:
+        right = _composed(chain[at[0] + 1 :], joins)
+        if right is None or any(x.shape != (shape[1], shape[1]) or x.count > THIN * shape[1] for x in right):
             return None
-        found.append(sides)
-    return found
+        left = _composed(chain[: at[0]], joins)
+        if left is None or any(x.shape != (shape[0], shape[0]) for x in left):
+            return None
+        found.append(Sides(*(side[0] if side else None for side in (left, right))))
+    return found or None
 
 
-def _composed(chain: Sequence[tuple[Atom, bool]], joins: Joins) -> SparseTensor | None:
-    """Return where a chain of relations leads to, as one relation; None where there is none."""
-    found: SparseTensor | None = None
+def _composed(chain: Sequence[tuple[Atom, bool]], joins: Joins) -> list[SparseTensor] | None:
+    """Return where a chain of relations leads to, as one relation or none; None where joining them takes too much."""
+    found: list[SparseTensor] = []
     for atom, turned in chain:
         step = joins.find(atom.slot)
         step = step.transpose() if turned else step
-        if found is None:
-            found = step
-        else:
-            made = sparse_rows.join_rows(found.rows, step.rows, step.shape[1])
-            found = SparseTensor.of_rows(*made, (found.shape[0], step.shape[1]))
+        if found:
+            before = found[0]
+            (_, middles), (indptr, _) = before.rows, step.rows
+            if int(np.diff(indptr)[middles].sum()) > PAIRS:
+                return None
+            made = sparse_rows.join_rows(before.rows, step.rows, step.shape[1])
+            step = SparseTensor.of_rows(*made, (before.shape[0], step.shape[1]))
+        found = [step]
     return found
 
 

@@ -28,9 +28,8 @@ from .update import Past, begin_update, reclosed
 from .worklist import is_chain, read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
-BITS_AT_ONCE = (
-    1 << 20
-)  # bytes of a packed relation up to which it grows as rows of bits from the beginning, where its rules allow it
+# bytes of a packed relation up to which it grows as rows of bits from the beginning, where its rules allow it
+BITS_AT_ONCE = 1 << 20
 FILLED = 128  # one place in so many filled: the rest goes on as bits
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken
@@ -150,21 +149,24 @@ def run_loop(
         own = [facts[slot]] if slot in facts else []
         return union([*(joins.answer(q, shapes[slot]) for q in queries), *own], shapes[slot])
 
-    shortcut = history is None and op.limit >= MANY
-    sides = _sides(loop, rules, joins, shapes) if shortcut and bits is not None else None
-    if sides is not None and words <= BITS_AT_ONCE:
+    def grown_rows(derived: SparseTensor | None = None) -> Relation | None:
+        """Return the relation, grown as rows of bits from its facts and what is derived already; None where its rules do not allow it."""
+        sides = None if bits is None else _sides(loop, rules, joins, shapes)
+        if sides is None:
+            return None
         [carry] = loop.carries
-        grown = grow_rows(sides, begin(carry, rules.once[carry]))
-        if grown is not None:
-            return [grown]
+        start = begin(carry, rules.once[carry])  # it may not all be derived yet
+        return grow_rows(sides, start if derived is None else start | derived)
+
+    shortcut = history is None and op.limit >= MANY
+    if shortcut and words <= BITS_AT_ONCE and (grown := grown_rows()) is not None:
+        return [grown]
     if shortcut and (chained := _chained(rules, joins, begin, filled, room)) is not None:
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
-        if sides is not None and not complete:  # what holds from the beginning may not all be derived yet
-            [carry] = loop.carries
-            grown = grow_rows(sides, begin(carry, rules.once[carry]) | carried[0])
-            if grown is not None:
-                return [grown]
+        # growing takes four times the bits
+        if not complete and 2 * words <= room() and (grown := grown_rows(carried[0])) is not None:
+            return [grown]
         return list(carried) if complete or bits is None else bits(carried)
     begun = {slot: begin(slot, rules.once[slot]) for slot in (*loop.carries, *rules.between)}
     targets = dict(zip(loop.carries, loop.step.writes, strict=True))
