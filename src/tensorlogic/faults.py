@@ -575,7 +575,7 @@ FAULTS: dict[str, Fault] = {
     "E371": Fault("a tensor that cannot be sharded", "Everything that reads the tensor needs all of it along that axis.", "Shard another axis, or leave the tensor whole."),
     "E373": Fault("another rank failed", "A rank raised an error or went away, so that those who wait for it stop too.", "Look at the error of the rank that the message names."),
     "E374": Fault("a rank did not come", "A rank waited for others longer than the timeout of the config.", "Find out what the missing rank does, or allow more time: DistributedConfig(timeout=...)."),
-    "E375": Fault("ranks that do different things", "Ranks of a group met for different operations, because their graphs differ.", "Give all ranks graphs that were made from the same whole."),
+    "E375": Fault("ranks that do different things", "Ranks of a group met for different operations: their graphs differ, or one went on after an error that another did not see.", "Give all ranks graphs that were made from the same whole; catch an error on all of them, or on none."),
     "E376": Fault("a mesh that does not fit", "The strategy needs another number of devices than there are, or its parts contradict each other.", "Give as many devices as the message says."),
     "E377": Fault("a distributed config that cannot be used", "The devices, the communication or the timeout is not what is expected.", "See DistributedConfig."),
     "E378": Fault("too few operations for the stages", "The graph cannot be cut into so many stages that each has something to do.", "Use fewer stages."),

@@ -94,14 +94,23 @@ SCRIPT = """
 import sys
 import numpy as np
 import tensorlogic as tl
+from tensorlogic.testing import failing_at
 b = tl.GraphBuilder()
 x, w = b.input("x", ("n", 4), "float64"), b.input("w", (4, 2), "float64")
 width = 2 + int(sys.argv[1] == "different" and __import__("os").environ["RANK"] == "1")
 graph = b.build(y=x @ w, total=b.sum(x) * width)
 config = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], communication="torch", timeout=30)
 inputs = {"x": np.arange(12.0).reshape(3, 4), "w": np.ones((4, 2))}
-out = tl.Executor().execute_distributed(graph, inputs, config)
+executor = tl.Executor(wrap=[failing_at("wait", call=2)])
+out = executor.execute_distributed(graph, inputs, config)
 assert np.array_equal(out["y"], inputs["x"] @ inputs["w"]) and out["total"] == 132.0, out
+try:
+    executor.execute_distributed(graph, inputs, config)
+except tl.ExecutionError as error:
+    print("failed", error.diagnostic.code)
+inputs["x"] += 1
+out = executor.execute_distributed(graph, inputs, config)  # takes nothing for its own that was begun before
+assert out["total"] == 156.0, out
 print("ok")
 """
 
@@ -114,7 +123,7 @@ def test_a_script_as_several_ranks(tmp_path, kind):
     env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
     if kind == "same":
-        assert done.returncode == 0 and done.stdout.count("ok") == 2, done.stderr
+        assert done.returncode == 0 and done.stdout.count("ok") == done.stdout.count("failed") == 2, done.stderr
     else:
         assert done.returncode != 0
         assert "was given something else than rank" in done.stderr

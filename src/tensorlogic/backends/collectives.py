@@ -34,7 +34,9 @@ class CommunicationBackend(Protocol):
     size: int
 
     def all_reduce(self, x: Array, how: str) -> Array: ...  # combined over all ranks
-    def start_all_reduce(self, operands: Sequence[Array], total: Array, how: str, label: str) -> None: ...  # goes on
+    def start_all_reduce(
+        self, operands: Sequence[Array], total: Array, how: str, label: str
+    ) -> None: ...  # total: filled by wait
     def wait(self, label: str) -> None: ...  # until the total of what was started under a label is there
     def all_gather(self, x: Array, axis: int, length: int) -> Array: ...  # end to end, of a length together
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array: ...  # this rank's share of what is combined

@@ -45,14 +45,14 @@ def combined(how: str, values: Sequence[Any]) -> Any:
 
 
 def combine_to(how: str, values: Sequence[Any], total: Any) -> None:
-    """Combine the values of several ranks in their order, into an array.
+    """Combine the values of several ranks in their order, into an array, as :func:`combined` does.
 
     >>> total = np.zeros(2)
     >>> combine_to("add", [np.ones(2), np.array([1.0, 2.0])], total)
     >>> total
     array([2., 3.])
     """
-    if how == "noisy_or" or len(values) == 1:
+    if how == "noisy_or" or len(values) == 1 or total.dtype == np.float16:
         np.copyto(total, combined(how, values))
         return
     COMBINE[how](values[0], values[1], out=total)

@@ -319,7 +319,7 @@ class AllReduce(Collective, frozen=True, tag="all_reduce"):
 
 
 class StartAllReduce(Collective, frozen=True, tag="start_all_reduce"):
-    """The operands end to end in one flat array, which the ranks begin to combine; what it holds is settled by :class:`Wait`."""
+    """A flat array for the operands of all ranks, end to end and combined: they begin with that, and it holds nothing of use until :class:`Wait`."""
 
     arity: ClassVar[int | None] = None
     how: str = "add"

@@ -12,11 +12,11 @@ import os
 import secrets
 import select
 import socket
-from collections import deque
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,19 +26,22 @@ from ...errors import ExecutionError
 Array = Any
 SMALL = 1 << 15  # bytes that travel through a socket
 MOST_RANKS = 8  # each reads what all have written
-MOST_BYTES = 1 << 30  # of memory that all see
+MOST_BYTES = 1 << 30  # of memory that all see; rooms stay, and what finds none any more takes another way
 LEAST_ROOM = 1 << 20  # bytes of the first room for exchanges that are not started early
 LOOKS = 20  # at a socket before a process goes to sleep: what others give is often there in a moment
-PAUSE = 0.0002  # seconds between two looks whether others have read
+LONGEST_NAME = 500  # bytes
+HEAD = struct.Struct("<QH")  # of a message: the number of its exchange, and the bytes of its name
+SINCE_MEETING = 32  # bits of a number that count exchanges; those above count how often the ranks met again
 TOKEN = 16  # random bytes by which ranks of a group know each other
 MACHINE = Path("/proc/sys/kernel/random/boot_id")
 Gather = Callable[[Array], Sequence[Array]]  # what every rank gives, by rank
 
 
 class _Begun(NamedTuple):
-    """An exchange that this rank has begun: its name, what it gave, and where the values of each rank are, if in memory."""
+    """An exchange that this rank has begun: its number and name, what it gave, and where the values of each rank are, if in memory."""
 
-    name: str
+    number: int
+    name: bytes
     own: Array
     places: Sequence[Array] | None
 
@@ -49,19 +52,34 @@ class Neighbours:
     Every rank begins the same exchanges in the same order, under labels, and ends each of them in any order. A rank writes its values, says so, and reads
     those of all once all have said so. There are two rooms for each label, used in turn: when a rank writes to one again, all others
     have begun the exchange after it, and so have read it.
+
+    Exchanges are numbered, so that nothing is taken for something else. After an error, ranks may have begun different ones: they meet again
+    before the next, which forgets all that was before. A rank that has seen no error raises then.
     """
 
     def __init__(self, rank: int, sockets: Sequence[socket.socket | None], memory: int, timeout: float) -> None:
         self.rank, self.size, self._timeout = rank, len(sockets), timeout
         self._sockets, self._memory, self._end = sockets, memory, 0
-        self._mail: list[dict[str, deque[Array]]] = [{} for _ in sockets]  # that came before it was asked for, by rank
+        self._number = 0  # of the exchange that was begun last
+        self._oldest = 0  # numbers before it were given up
+        self._abandoned = False
         self._begun: dict[str, _Begun] = {}
+        self._names: dict[int, bytes] = {}  # of what is begun
+        self._mail: list[dict[int, tuple[bytearray, Array]]] = [
+            {} for _ in sockets
+        ]  # what came from each rank: name and values
+        self._last = [0] * len(sockets)  # the numbers that came last
+        self._gone: dict[int, str] = {}
         self._rooms: dict[tuple[str, int], tuple[list[Array], list[Array]] | None] = {}
         self._turns: dict[tuple[str, int], int] = {}
-        self._buffer = bytearray(SMALL + 1024)
-        for way in sockets:
+        self._buffer = bytearray(HEAD.size + LONGEST_NAME + SMALL)
+        self._ready = select.poll()
+        self._places: dict[int, tuple[int, socket.socket]] = {}  # ranks and their sockets, by descriptor
+        for other, way in enumerate(sockets):
             if way is not None:
                 way.setblocking(False)
+                self._ready.register(way, select.POLLIN)
+                self._places[way.fileno()] = other, way
 
     def exchange(self, call: str, own: Array, most: int) -> list[Array] | None:
         """Return the bytes of what every rank gives, ``most`` at the most; they are to be read before the next exchange. None: there is no room."""
@@ -69,7 +87,18 @@ class Neighbours:
 
     def begin(self, label: str, operands: Sequence[Array], most: int, *, together: bool = False) -> bool:
         """Give arrays, end to end, under a label; False where there is no room for them, on every rank."""
-        name, payload, places = f"{label} of {most} bytes", b"", None
+        if label in self._begun:  # and never ended
+            self.abandon()
+        try:
+            if self._abandoned:
+                self._meet_again()
+            return self._begin(label, operands, most, together)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _begin(self, label: str, operands: Sequence[Array], most: int, together: bool) -> bool:
+        name, payload, places = f"{label} of {most} bytes".encode()[:LONGEST_NAME], b"", None
         if most <= SMALL:
             payload = b"".join([x.tobytes() for x in operands])
             own = np.frombuffer(payload, np.uint8)
@@ -82,25 +111,52 @@ class Neighbours:
                 np.copyto(own[at : at + x.nbytes].view(x.dtype).reshape(x.shape), x)
                 at += x.nbytes
             own = own[:at]
-        message = [name.encode(), b"\n", payload]
+        self._number = number = self._number + 1
+        self._begun[label] = _Begun(number, name, own, places)
+        self._names[number] = name
+        message = [HEAD.pack(number, len(name)), name, payload]
         for rank, way in enumerate(self._sockets):
             if way is not None:
                 self._send(rank, way, message)
-        self._begun[label] = _Begun(name, own, places)
+        for rank, mail in enumerate(self._mail):
+            if number in mail:
+                self._compare(rank, number, mail[number][0])
         return True
 
     def end(self, label: str) -> list[Array]:
         """Wait for the others, and return the bytes of what every rank gave under a label."""
-        begun = self._begun.pop(label)
-        values = []
-        for rank, way in enumerate(self._sockets):
-            if way is None:
-                values.append(begun.own)
-                continue
-            mail = self._mail[rank].get(begun.name)
-            came = mail.popleft() if mail else self._wait(rank, way, begun.name)
-            values.append(came if begun.places is None else begun.places[rank])
-        return values
+        begun = self._begun.get(label)
+        if begun is None:
+            raise RuntimeError(f"{label} was given up after an error")
+        try:
+            for rank, way in enumerate(self._sockets):
+                if way is not None and begun.number not in self._mail[rank]:
+                    self._wait(rank, way, begun)
+        except BaseException:
+            self.abandon()
+            raise
+        del self._begun[label], self._names[begun.number]
+        came = [begun.own if r == self.rank else mail.pop(begun.number)[1] for r, mail in enumerate(self._mail)]
+        if begun.places is None:
+            return came
+        return [begun.own if rank == self.rank else place for rank, place in enumerate(begun.places)]
+
+    def abandon(self) -> None:
+        """Give up what is begun, after an error: the ranks meet again before the next exchange."""
+        self._begun.clear()
+        self._names.clear()
+        self._abandoned = True
+
+    def _meet_again(self) -> None:
+        """Wait until every rank has given up what it began; only then is the memory free, on all ranks from the start."""
+        meetings = max((self._number >> SINCE_MEETING) + 1, max(self._last) >> SINCE_MEETING)
+        self._number = self._oldest = meetings << SINCE_MEETING
+        self._mail = [{n: came for n, came in mail.items() if n > self._number} for mail in self._mail]
+        self._abandoned = False
+        self.exchange("to begin anew after an error", np.empty(0, np.uint8), 0)
+        self._rooms.clear()
+        self._turns.clear()
+        self._end = 0
 
     def close(self) -> None:
         """Leave the others."""
@@ -116,59 +172,85 @@ class Neighbours:
                 way.sendmsg(message)
                 return
             except BlockingIOError:  # it has much to read, and may wait for this rank to read first
-                if monotonic() > end:
-                    raise RuntimeError("timed out") from None
-                for other, each in enumerate(self._sockets):
-                    while each is not None and self._look(other, each) is not None:
-                        pass
-                sleep(PAUSE)
+                self._listen(end, way)
             except OSError as error:
                 raise RuntimeError(f"rank {rank} is gone: {error}") from error
 
-    def _wait(self, rank: int, way: socket.socket, name: str) -> Array:
-        """Return what a rank gives under a name; what comes before it is for exchanges that this rank ends later."""
-        end, looks = monotonic() + self._timeout, 0
-        mail = self._mail[rank]
-        while True:
-            came = self._look(rank, way)
-            if came == name:
-                return mail[name].popleft()
-            if came is not None:
-                self._check(rank, came, name)
-                continue
-            looks += 1
+    def _wait(self, rank: int, way: socket.socket, begun: _Begun) -> None:
+        """Wait until a rank has given its values to an exchange."""
+        end, looks, mail = monotonic() + self._timeout, 0, self._mail[rank]
+        while begun.number not in mail:
+            if self._last[rank] > begun.number or rank in self._gone:
+                self._check(rank, begun)
             if looks > LOOKS:
-                self._sleep(way, end)
+                self._listen(end)
+            elif not self._look(rank, way):
+                looks += 1
 
-    def _check(self, rank: int, came: str, name: str) -> None:
-        """Raise where a rank does something else: what comes before the values that are asked for was begun before them, here as there."""
-        if any(came == begun.name for begun in self._begun.values()):
-            return
-        message = f"the ranks do not do the same: rank {self.rank}: {name}, rank {rank}: {came}"
-        raise ExecutionError(message, "give every rank the graph that was made for it", code="E375")
+    def _listen(self, end: float, full: socket.socket | None = None) -> None:
+        """Sleep until there is something to read, or room in a socket that is full, and read what any rank has sent: some rank may wait for that."""
+        if full is not None:
+            self._ready.modify(full, select.POLLIN | select.POLLOUT)
+        left = end - monotonic()
+        ready = self._ready.poll(left * 1000) if left > 0 else []
+        if full is not None:
+            self._ready.modify(full, select.POLLIN)
+        if not ready:
+            raise RuntimeError("timed out")
+        for place, _ in ready:
+            rank, way = self._places[place]
+            self._look(rank, way)
+            if rank in self._gone:
+                self._ready.unregister(place)
+            if rank in self._gone or self._last[rank] >> SINCE_MEETING > self._number >> SINCE_MEETING:
+                for begun in self._begun.values():
+                    self._check(rank, begun)
 
-    def _look(self, rank: int, way: socket.socket) -> str | None:
-        """Take a message that is there, and return its name."""
+    def _look(self, rank: int, way: socket.socket) -> bool:
+        """Take a message of a rank, if there is one."""
+        if rank in self._gone:
+            return False
         try:
             count = way.recv_into(self._buffer)
         except BlockingIOError:
-            return None
+            return False
         except OSError as error:
-            raise RuntimeError(f"rank {rank} is gone: {error}") from error
-        if not count:
-            raise RuntimeError(f"rank {rank} is gone")
-        start = self._buffer.index(b"\n")
-        name = self._buffer[:start].decode()
-        self._mail[rank].setdefault(name, deque()).append(np.frombuffer(self._buffer[start + 1 : count], np.uint8))
-        return name
+            self._gone[rank] = f"rank {rank} is gone: {error}"
+            return False
+        if not count:  # which matters where it has not given everything
+            self._gone[rank] = f"rank {rank} is gone"
+            return False
+        number, length = HEAD.unpack_from(self._buffer)
+        self._last[rank] = number
+        if number < self._oldest:
+            return True
+        start = HEAD.size + length
+        name = self._buffer[HEAD.size : start]
+        self._mail[rank][number] = name, np.frombuffer(self._buffer[start:count], np.uint8)
+        if number in self._names:
+            self._compare(rank, number, name)
+        return True
 
-    def _sleep(self, way: socket.socket, end: float) -> None:
-        """Sleep until there is something to read."""
-        ready = select.poll()
-        ready.register(way, select.POLLIN)
-        left = end - monotonic()
-        if left <= 0 or not ready.poll(left * 1000):
-            raise RuntimeError("timed out")
+    def _compare(self, rank: int, number: int, came: bytes | bytearray) -> None:
+        """Raise where a rank does something else than this one."""
+        own = self._names[number]
+        if came != own:
+            raise self._differs(own, rank, came, "give every rank the graph that was made for it")
+
+    def _check(self, rank: int, begun: _Begun) -> None:
+        """Raise where what a rank should give to an exchange will not come."""
+        if begun.number in self._mail[rank]:
+            return
+        if self._last[rank] > begun.number:  # messages come in their order
+            anew = b"to begin anew after an error"
+            raise self._differs(begun.name, rank, anew, "let every rank of a group catch an error, or none")
+        if rank in self._gone:
+            raise RuntimeError(self._gone[rank])
+
+    def _differs(self, own: bytes, rank: int, came: bytes | bytearray, hint: str) -> ExecutionError:
+        here, there = own.decode(errors="replace"), came.decode(errors="replace")
+        message = f"the ranks do not do the same: rank {self.rank}: {here}, rank {rank}: {there}"
+        return ExecutionError(message, hint, code="E375")
 
     def _room(self, label: str, nbytes: int) -> Sequence[Array] | None:
         """Return places for the values of all ranks; None where there is no memory left. All ranks ask for the same in the same order."""
@@ -206,58 +288,72 @@ def find_neighbours(rank: int, size: int, gather: Gather, timeout: float) -> Nei
 
     ``gather`` hands bytes of equal length round, on the way that the group has already.
     """
-    if size > MOST_RANKS or not hasattr(os, "memfd_create"):
+    if size > MOST_RANKS:  # the same on every rank, as is all that follows: nobody waits for one that takes another way
         return None
-    machine, name, token = _machine(), secrets.token_hex(16), secrets.token_bytes(TOKEN)
+    able = hasattr(os, "memfd_create")
+    machine, name, token = _machine() if able else _no_machine(), secrets.token_hex(16), secrets.token_bytes(TOKEN)
     known = gather(np.frombuffer(machine + name.encode() + token, np.uint8))
     lines = [bytes(line) for line in known]
-    if any(line[: len(machine)] != machine for line in lines):
+    if not able or any(line[: len(machine)] != machine for line in lines):
         return None
     ours = b"".join(line[-TOKEN:] for line in lines)  # which only those know who are in the group
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sockets: list[socket.socket | None] = [None] * size
-    able = 0
+    able, memory = False, -1
     with suppress(OSError):  # of a machine that looks like this one, or does not let its processes meet
         listener.bind(b"\0tensorlogic-" + name.encode())
         listener.listen(4 * size)
-        able = 1
-    memory = -1
+        able = True
     try:
         if not _all(gather, able):
             return None
         with suppress(OSError):
-            able = 0
+            able = False
             for other in range(rank):
                 way = sockets[other] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 way.settimeout(timeout)
                 way.connect(b"\0tensorlogic-" + lines[other][len(machine) : -TOKEN])
                 way.send(bytes([rank]) + ours)
-            able = 1
+            able = True
         if not _all(gather, able):  # from here on every connection is there
             return None
         listener.settimeout(timeout)
         while None in sockets[rank + 1 :]:
-            way = listener.accept()[0]
-            way.settimeout(timeout)
-            said = way.recv(1 + len(ours))
-            if hmac.compare_digest(said[1:], ours) and rank < said[0] < size:
-                sockets[said[0]] = way
-            else:
-                way.close()  # a stranger
+            _accept(listener, rank, sockets, ours, timeout)
         if rank == 0:
             memory = os.memfd_create("tensorlogic-ranks")
             for each in sockets[1:]:
                 socket.send_fds(each, [b"memory"], [memory])  # type: ignore[arg-type]
         else:
-            memory = socket.recv_fds(sockets[0], 6, 1, socket.MSG_CMSG_CLOEXEC)[1][0]  # type: ignore[arg-type]
+            given = socket.recv_fds(sockets[0], 6, 1, socket.MSG_CMSG_CLOEXEC)[1]  # type: ignore[arg-type]
+            if not given:
+                raise ConnectionError("rank 0 is gone")
+            memory = given[0]
         found = Neighbours(rank, sockets, memory, timeout)
-        sockets = []
+        sockets, memory = [], -1
         return found
     finally:
-        listener.close()
-        for each in sockets:
+        for each in (listener, *sockets):
             if each is not None:
                 each.close()
+        if memory >= 0:
+            os.close(memory)
+
+
+def _accept(
+    listener: socket.socket, rank: int, sockets: list[socket.socket | None], ours: bytes, timeout: float
+) -> None:
+    """Let a rank in; strangers of this machine are sent away."""
+    way = listener.accept()[0]
+    way.setblocking(False)  # a rank has said who it is before this one listens
+    said = b""
+    with suppress(OSError):
+        said = way.recv(1 + len(ours))
+    if hmac.compare_digest(said[1:], ours) and rank < said[0] < len(sockets):
+        way.settimeout(timeout)
+        sockets[said[0]] = way
+    else:
+        way.close()
 
 
 def _machine() -> bytes:
@@ -265,8 +361,12 @@ def _machine() -> bytes:
     try:
         return MACHINE.read_bytes().strip()[:36].ljust(36)
     except OSError:
-        return secrets.token_bytes(36)  # which nobody else has
+        return _no_machine()
 
 
-def _all(gather: Gather, able: int) -> bool:
+def _no_machine() -> bytes:
+    return secrets.token_bytes(36)  # which nobody else has
+
+
+def _all(gather: Gather, able: bool) -> bool:
     return all(bytes(line)[0] for line in gather(np.array([able], np.uint8)))

@@ -74,7 +74,7 @@ def mesh_ways(world: CommunicationBackend, mesh: Mesh) -> dict[str, Communicatio
 
 @contextmanager
 def meeting(ways: Ways) -> Iterator[None]:
-    """Let collective operations that run on this thread meet others on these ways.
+    """Let collective operations that run on this thread meet others on these ways; after an error, nothing that was begun is left.
 
     >>> with meeting({}):
     ...     running.ranks
@@ -84,6 +84,11 @@ def meeting(ways: Ways) -> Iterator[None]:
     try:
         running.ranks = ways
         yield
+    except BaseException:
+        for way in ways.values():
+            if hasattr(way, "abandon"):
+                way.abandon()
+        raise
     finally:
         running.ranks = around
 

@@ -74,7 +74,7 @@ class TorchCommunication:
         self.waited_ns = 0
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], TorchCommunication] = {}
-        self._started: dict[str, tuple[Any, Array]] = {}  # work, None with neighbours, and where the total goes
+        self._started: dict[str, tuple[Any, tuple[Array, str]]] = {}  # work, None with neighbours; the total, and how
         self._neighbours: Neighbours | Literal[False] | None = None  # None: not asked for yet
         self._sending: list[tuple[Any, Array]] = []
 
@@ -216,6 +216,13 @@ class TorchCommunication:
         if self._meeting is not None:
             with suppress(RuntimeError):  # of a store that went with its process
                 self._meeting.leave(self._own, reason)
+
+    def abandon(self) -> None:
+        """Give up what is started, after an error on this rank."""
+        for group in (self, *self._groups.values()):
+            group._started.clear()
+            if group._neighbours:
+                group._neighbours.abandon()
 
     def close(self) -> None:
         """Leave the group."""
