@@ -22,7 +22,8 @@ class CommunicationBackend(Protocol):
     """The way from one rank of a group to the others; threads of this process, or processes on several machines.
 
     Arrays that are given are not changed, and those that are returned belong to the caller. Every rank of the group makes the same
-    calls in the same order. Shares of an axis may differ in length.
+    calls in the same order. Shares of an axis may differ in length. A carrier with a method ``abandon`` is asked to give up what was started
+    when the run of its rank fails.
 
     >>> from tensorlogic.runtime.distributed.local import local_group
     >>> (alone,) = local_group(1)
