@@ -346,7 +346,7 @@ FAULTS: dict[str, Fault] = {
     "E703": Fault("JSON that is no trace", "The file is JSON, but none of the known forms.", "Give a Chrome, speedscope or recorded trace."),
     "E704": Fault("an unknown detail", "A trace records steps or operations.", "Write detail='step' or detail='op'."),
     "E705": Fault("JSON that is no profile", "The text is not what ProfileData.to_json writes.", "Write the profile again with to_json."),
-    "E706": Fault("a file that is no baseline", "The file of saved times is damaged or of another kind.", "Take it from version control, or delete it and save anew."),
+    "E706": Fault("a file that is no baseline", "The file of saved times is damaged or of another kind.", "Take it from version control, or delete it and save again."),
     "E711": Fault("an operation that was not started", "record_operation_end was given a handle that is not running, or twice.", "End an operation once, with the handle that record_operation_start returned."),
     "E713": Fault("no such breakpoint", "The breakpoint was removed before, or never made.", "print(manager) shows the breakpoints there are."),
     "E714": Fault("a run stopped at a breakpoint", "Someone gave the run up at the prompt.", "Type 'continue' instead, or remove the breakpoint."),

@@ -22,6 +22,7 @@ from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan import groups
 from tensorlogic.plan.cost import contraction
+from tensorlogic.runtime import programs
 
 pytestmark = pytest.mark.skipif(not support.usable(), reason="numba cannot be used here")
 
@@ -350,6 +351,7 @@ def test_a_plan_has_it_from_the_first_call_or_never(monkeypatch: pytest.MonkeyPa
     small = [tl.Executor().execute(graph, given)["d"] for _ in range(3)]
     assert not made
     monkeypatch.setattr(groups, "PAYS_REORDERED", 1e-4)
+    monkeypatch.setattr(programs, "QUICK", 0)
     large = tl.Executor().execute(graph, given)["d"]
     assert made
     np.testing.assert_allclose(large, small[0], rtol=1e-5)

@@ -151,6 +151,9 @@ def test_any_graph_of_floats_can_be_learned_and_resumed(tmp_path_factory, case, 
     if not terms or len(reached) < len(case.inputs):
         return
     graph = b.build(loss=sum(terms[1:], terms[0]) + 0.1 * b.mean(b.input("extra", ("rows",), "float32")))
+    reached = {name: value for name, value in reached.items() if name in graph.inputs}
+    if not reached:
+        return
     folder, data = tmp_path_factory.mktemp("run"), {"extra": np.float32([1, 2, 3])}
 
     def config(epochs, folder=None):

@@ -238,7 +238,7 @@ def test_the_advice_for_a_broken_file_works(tmp_path):
     perf.measure("a", lambda: None)
     with pytest.raises(tl.FormatError) as caught:
         perf.save()
-    assert "delete it and save anew" in caught.value.diagnostic.suggestions[0]
+    assert "delete it and save again" in caught.value.diagnostic.suggestions[0]
     path.unlink()
     perf.save()
     assert perf.check().cases[0].ratio == 1
