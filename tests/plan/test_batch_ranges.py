@@ -93,7 +93,7 @@ def test_donated_arrays_are_written_over() -> None:
 
 
 def test_runs_allocate_nothing_after_the_first() -> None:
-    graph, inputs = network(400, hidden=64)  # results of 100 KiB
+    graph, inputs = network(4000, hidden=64)  # results of 1 MiB, half of that in each range
     [plan] = ranged(graph, inputs)
     program, values = bind(plan, tl.Executor().backend), [inputs[name] for name in plan.graph.inputs]
     for _ in range(3):
@@ -101,7 +101,8 @@ def test_runs_allocate_nothing_after_the_first() -> None:
     tracemalloc.start()
     try:
         call(program, values)
-        assert tracemalloc.get_traced_memory()[1] < 60_000
+        # NumPy's buffers, where both threads have theirs at one time
+        assert tracemalloc.get_traced_memory()[1] < 400_000
     finally:
         tracemalloc.stop()
 
