@@ -221,9 +221,7 @@ class BatchedGraph:
             executor.expect_call(ready)
         outputs = executor.execute(graph, inputs)
         if (ready := executor.ready_call(graph)) is not None:
-            calls[size] = (
-                ready  # another thread's may be of another size: it is compared before it is used, and replaced here
-            )
+            calls[size] = ready  # perhaps of another size, by another thread: it is compared before it is used
         return outputs
 
     def _alone(self, kind: Kind, row: list[Any]) -> Outcome:
