@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
+import glance
 import plots
 from harness import HERE, RESULTS, machine, read, write
 
@@ -46,7 +47,7 @@ def main(names: list[str]) -> None:
             print("\n" + table.title)
             for row in table.rows():
                 print("  " + "  ".join(f"{cell:>{34 if i == 0 else 10}}" for i, cell in enumerate(row)))
-    page = [INTRODUCTION, f"Machine: {machine()}\n"]
+    page = [INTRODUCTION, f"Machine: {machine()}\n", glance.markdown()]
     drawn = plots.draw()
     for name in NAMES:
         if (path := RESULTS / f"{name}.json").exists():

@@ -245,3 +245,13 @@ def test_small_layers_agree(bench):
     bench.harness.compare("layers", {"by hand": by_hand(), "executor": executed()}, 1e-4)
     by_hand, executed = bench.small.formula()
     bench.harness.compare("formula", {"by hand": by_hand(), "executor": executed()}, 1e-5)
+
+
+def test_every_job_at_a_glance_has_its_result(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import glance
+
+    lines = [line for line in glance.markdown().splitlines() if line.startswith("| ")]
+    assert len(lines) == len(glance.JOBS) + 2  # with the head and its rule
+    for name in ("glance", "harness"):
+        sys.modules.pop(name, None)

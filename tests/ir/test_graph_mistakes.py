@@ -113,6 +113,8 @@ def test_a_misspelt_method_names_the_nearest():
     with pytest.raises(AttributeError, match="a GraphBuilder has no 'rleu'; did you mean 'relu'"):
         b.rleu
     assert not hasattr(b, "__fspath__")
+    with pytest.raises(AttributeError, match=r"no 'output'; outputs are named where the graph is built: b.build\(y="):
+        tl.GraphBuilder().output("y")
 
 
 def test_numpy_functions_add_nodes():

@@ -51,6 +51,8 @@ class GraphBuilder(Layers[Tensor]):
         def __getattr__(self, name: str) -> NoReturn:
             """Name the nearest method where there is none of this name."""
             near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
+            if name in ("output", "outputs", "add_output", "set_output"):
+                near = "; outputs are named where the graph is built: b.build(y=...)"
             raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
 
     def shape_of(self, x: Any) -> TensorShape | None:
