@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import sys
+from functools import partial
 
 import numpy as np
 import tritonclient.grpc as grpc
@@ -36,11 +37,15 @@ def health_and_control(client) -> None:
         get()
     for get in (client.get_model_metadata, client.get_model_config, client.get_inference_statistics):
         assert "simple" in str(get("simple"))
-    for call in (client.get_model_metadata, client.load_model):
+    for call, message in (
+        (client.get_model_metadata, "Request for unknown model"),
+        (client.load_model, "failed to load"),
+        (partial(client.load_model, config='{"max_batch_size": "16"}'), "failed to load"),
+    ):
         try:
             call("wrong_model_name")
         except InferenceServerException as error:
-            assert "Request for unknown model" in error.message(), error
+            assert message in error.message(), error
         else:
             raise AssertionError("an unknown model was found")
     client.unload_model("simple")

@@ -79,6 +79,7 @@ BODIES = {
     "a huge shape": (body(tensor(shape=[2**62])), 400, "E475"),
     "a shape beyond integers": (body(tensor(shape=[10**30])), 400, None),
     "too few elements": (body(tensor(data=[1])), 400, "E475"),
+    "no elements": (body(tensor(data=[])), 400, "E475"),
     "too many elements": (body(tensor(data=[1] * 1000)), 400, "E475"),
     "ragged": (body(tensor(data=[[1], [2, 3]])), 400, None),
     "no data": (body({"name": "x", "shape": [2], "datatype": "FP32"}), 400, "E470"),

@@ -18,7 +18,7 @@ from .grpc_messages import CLASSES, SERVICE
 from .protocol import GivenTensor, InferRequest, WantedOutput, malformed
 from .repository import ServedModel
 from .responses import binary_data, outputs_of
-from .routes import EXTENSIONS, allowed, statistics
+from .routes import EXTENSIONS, allowed, loaded_with_parameters, statistics
 from .service import GRPC, Service, described, status_of
 
 CONTENTS = {  # the field that holds the elements of a datatype where they do not come as raw bytes
@@ -149,7 +149,7 @@ class GrpcServer:
 
     async def _change(self, what: str, request: Any) -> Any:
         if what == "load" and request.parameters:
-            raise malformed("a model is loaded as its folder says, without parameters")
+            raise loaded_with_parameters(request.model_name)
         await self.service.change(what, request.model_name)
         return CLASSES["RepositoryModelLoadResponse" if what == "load" else "RepositoryModelUnloadResponse"]()
 
@@ -208,15 +208,18 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(request: Any) -> InferRequest:
     """Return a request to infer from its message; its tensors are raw bytes, or lists of elements."""
     raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise FormatError(f"{len(raw)} raw contents are given for {len(request.inputs)} inputs", code="E471")
+    if raw:
+        for each in request.inputs:
+            if each.HasField("contents"):  # in the words of Triton, which its examples look for
+                what = "contents field must not be specified when using raw_input_contents"
+                raise malformed(f"{what} for {each.name!r} for model {request.model_name!r}")
+        if len(raw) != len(request.inputs):
+            raise FormatError(f"{len(raw)} raw contents are given for {len(request.inputs)} inputs", code="E471")
     inputs = []
     for n, each in enumerate(request.inputs):
         if "shared_memory_region" in each.parameters:
             raise malformed("shared memory is not served", "send the data in the message")
         if raw:
-            if each.HasField("contents"):
-                raise malformed(f"input {each.name!r} has both contents and raw contents")
             data: Any = memoryview(raw[n])
         else:
             data = _elements(each)

@@ -8,20 +8,16 @@ from time import perf_counter
 from typing import Any
 
 import httptools
-import numpy as np
 
 from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
-from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated
+from .http_body import BodyReader, body_memory
+from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated, may_repeat
 from .protocol import too_large
 
 DIRECT = 64 << 10  # bytes; a larger body is read into its own memory, and an answer of so many is sent in parts
 PIPELINED = 8  # requests of one connection that may wait for the one before them
-HEAD = 1024  # bytes of a head that is kept because the next one may be the same
-HEADS = 1024  # that are kept
-# requests with these headers are always read in full
-NOT_REPEATED = (b"expect", b"upgrade", b"transfer-encoding", b"content-encoding")
+HEADS = 1024  # heads of requests that are kept because the next one may be the same
 LINGER = 2.0  # seconds that a connection which is to be closed is still read, so that its client sees the answer
-ALIGN = 64
 
 
 class Listener:
@@ -141,19 +137,11 @@ class Connection(asyncio.Protocol):
 
     def _remember(self, request: Request, data: bytes) -> None:
         """Keep the head of a request that came whole, so that the next one like it need not be parsed."""
-        heads, headers = self.listener.heads, request.headers
-        length = headers.get(b"content-length", b"")
-        end = data.find(b"\r\n\r\n") + 4
-        if (
-            length.isdigit()
-            and len(data) == end + int(length)
-            and end <= HEAD
-            and not headers.keys() & set(NOT_REPEATED)
-        ):
+        heads, head = self.listener.heads, request.head
+        if may_repeat(head, data):
             if len(heads) >= HEADS:
                 heads.clear()
-            request.head.length, request.head.raw = int(length), data[:end]
-            heads[request.head.raw] = request.head
+            heads[head.raw] = head
 
     def _feed(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4 if len(data) > DIRECT and self.request is None else 0
@@ -238,7 +226,8 @@ class Connection(asyncio.Protocol):
                 if size > limits.body_bytes:
                     raise too_large("the body", size, limits.body_bytes)
                 if size > DIRECT:
-                    self._receive_directly(size, headers)
+                    self._count_buffered(size)
+                    self.direct = body_memory(size, headers)
         except (TensorLogicError, ValueError) as error:
             self.refuse(
                 error if isinstance(error, TensorLogicError) else FormatError(f"content-length: {error}", code="E470")
@@ -246,14 +235,6 @@ class Connection(asyncio.Protocol):
             return
         if headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _receive_directly(self, size: int, headers: dict[bytes, bytes]) -> None:
-        """Make room for a large body, so that it is read where it stays; binary tensors after the JSON begin at a round address."""
-        self._count_buffered(size)
-        text = headers.get(b"inference-header-content-length", b"0")
-        memory = np.empty(size + ALIGN, np.uint8)  # not touched before bytes arrive
-        start = -(memory.ctypes.data + (int(text) if text.isdigit() else 0)) % ALIGN
-        self.direct = memory[start : start + size].data
 
     def _count_buffered(self, size: int) -> None:
         listener = self.listener
@@ -409,20 +390,3 @@ class Connection(asyncio.Protocol):
             self.close()
         else:
             self.refuse(TensorLogicError("the request did not arrive in time", "send it without a pause", code="E486"))
-
-
-class BodyReader(asyncio.BufferedProtocol):
-    """Takes the place of a connection while a large body arrives, so that it is read into its own memory."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received  # type: ignore[method-assign, assignment]
-        self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing  # type: ignore[method-assign]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        connection = self._connection
-        assert connection.direct is not None
-        return connection.direct[connection.received :]
-
-    def buffer_updated(self, count: int) -> None:
-        self._connection.body_grew(count)

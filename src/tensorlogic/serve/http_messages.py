@@ -21,6 +21,13 @@ REASONS = {
 }  # fmt: skip
 HEADS = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason.encode()) for status, reason in REASONS.items()}
 JSON = b"application/json"
+HEAD = 1024  # bytes of a head that may be kept
+NOT_REPEATED = {
+    b"expect",
+    b"upgrade",
+    b"transfer-encoding",
+    b"content-encoding",
+}  # requests with these are always read in full
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,6 +53,15 @@ class Request:
         self.method, self.url, self.headers, self.keep = head.method, head.url, head.headers, head.keep
         self.repeated = repeated  # whether its head came before, byte for byte
         self.cancel: Callable[[], object] | None = None  # how to give it up while it is being answered
+
+
+def may_repeat(head: KnownHead, data: bytes) -> bool:
+    """Tell whether requests may be known by their head, given one that came whole, and note its bytes and the length of its body."""
+    length, end = head.headers.get(b"content-length", b""), data.find(b"\r\n\r\n") + 4
+    if not length.isdigit() or len(data) != end + int(length) or end > HEAD or head.headers.keys() & NOT_REPEATED:
+        return False
+    head.length, head.raw = int(length), data[:end]
+    return True
 
 
 class Reply:

@@ -26,6 +26,7 @@ SAFE = {dtype: min(largest**2, 1e300) for dtype, largest in LARGEST.items() if l
     np.dtype("<f8"): 1e300
 }
 FEW, SMALL = 16, 6e4  # elements that are looked at one by one, and numbers that every float holds
+MANY = 1 << 16  # elements that are not passed as arguments of one call
 Array = np.ndarray[Any, Any]
 Names = list[tuple[str, ...]]
 EMPTY: dict[str, Any] = {}
@@ -257,13 +258,24 @@ def _wrong_count(given: GivenTensor, found: int, count: int) -> ShapeError:
     return ShapeError(f"input {given.name!r} has {what}", code="E475")
 
 
+def doubles(values: list[float]) -> Array:
+    """Return a flat list of floats as an array, which is not to be written to; several times as fast as ``numpy.array``.
+
+    >>> doubles([0.5, 2.0])
+    array([0.5, 2. ])
+    """
+    if len(values) > MANY:
+        return np.array(values, np.float64)
+    return np.frombuffer(struct.pack(f"{len(values)}d", *values))
+
+
 def _of_values(given: GivenTensor, dtype: np.dtype[Any], count: int) -> Array:
     values = _values(given, LEAF[dtype.kind], count)
     try:
         if dtype.kind == "f" and not (
-            0 < count <= FEW and type(values[0]) is float and -SMALL < min(values) <= max(values) < SMALL
+            0 < len(values) <= FEW and type(values[0]) is float and -SMALL < min(values) <= max(values) < SMALL
         ):
-            array = np.array(values, np.float64)
+            array = doubles(values) if values and type(values[0]) is float else np.array(values, np.float64)
             flat = array.reshape(-1)
             if (
                 not flat.dot(flat) < SAFE[dtype]

@@ -306,7 +306,7 @@ class Repository:
         """Load a model, or load it anew: its versions take over together once all are ready. It may take a while."""
         if not NAME.fullmatch(name) or not (folders := _versions(self.folder / name)):
             hints = nearest(name[:100], self.names())
-            raise InputError(f"Request for unknown model: {name[:100]!r} is not in the repository", *hints, code="E476")
+            raise InputError(f"failed to load {name[:100]!r}: it is not in the repository", *hints, code="E476")
         with self._lock:
             chosen = folders
             loaded: dict[str, ServedModel] = {}
@@ -324,8 +324,8 @@ class Repository:
                 if name not in self.ready:
                     self.states[name, chosen[-1].name] = ModelState("UNAVAILABLE", reason)
                 if isinstance(error, TensorLogicError):
-                    raise error.renamed(f"model {name!r} cannot be loaded: {reason}") from None
-                raise FormatError(f"model {name!r} cannot be loaded: {reason}", code="E488") from error
+                    raise error.renamed(f"failed to load {name!r}: {reason}") from None
+                raise FormatError(f"failed to load {name!r}: {reason}", code="E488") from error
             self._replace(name, loaded)
 
     def unload(self, name: str) -> None:

@@ -233,10 +233,15 @@ def _index(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply
     return json_reply(routes.service.repository.index(told.get("ready") is True))
 
 
+def loaded_with_parameters(name: str) -> TensorLogicError:
+    """Return the error of a request to load a model in another way than its folder says."""
+    return malformed(f"failed to load {name[:100]!r}: a model is loaded as its folder says, without parameters")
+
+
 async def _load(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
     told = _json_body(request)
     if told.get("parameters"):
-        raise malformed("a model is loaded as its folder says, without parameters")
+        raise loaded_with_parameters(values["name"])
     await routes.service.change("load", values["name"])
     return json_reply({})
 

@@ -20,7 +20,7 @@ from .batch_queue import Request
 from .http import Connection
 from .http_messages import KnownHead
 from .http_messages import Request as HttpRequest
-from .protocol import FEW, FLAT, NUMPY, SMALL, Array, InferRequest
+from .protocol import FEW, FLAT, NUMPY, SMALL, Array, InferRequest, doubles
 from .repository import ServedModel
 from .responses import encode_response, outputs_of
 
@@ -67,7 +67,7 @@ class Pattern(NamedTuple):
                 return None
             array = np.array(values, dtype)
         else:
-            exact = np.array(values)
+            exact = doubles(values)
             if not exact.dot(exact) < SMALL * SMALL:
                 return None
             array = exact.astype(dtype)
