@@ -54,10 +54,22 @@ def workers_of(port):
         return sum(text in line.split()[1] and line.split()[3] == "0A" for line in table)
 
 
+def test_workers_that_cannot_begin_end_the_server(tmp_path):
+    save(tmp_path, "m", double(2))
+    (tmp_path / "no.pem").write_text("")
+    told = ["--workers", "2", "--port", "0", "--tls-cert", tmp_path / "no.pem", "--tls-key", tmp_path / "no.pem"]
+    line = [sys.executable, "-m", "tensorlogic", "serve", tmp_path, *told]
+    found = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 1 and not found.stdout
+    assert (
+        "a worker process ended before it listened" in found.stderr and "the certificate cannot be used" in found.stderr
+    )
+
+
 def test_several_processes_share_a_port_models_and_metrics(tmp_path):
     save(tmp_path, "m", double(2))
     with command(tmp_path, "--workers", "2", "--grpc-port", "0") as (process, port):
-        until(lambda: workers_of(port) == 2 and ready(port))
+        assert workers_of(port) == 2 and ready(port)  # what is announced listens
         with grpc.insecure_channel(f"127.0.0.1:{process.grpc_port}") as channel:
             call = channel.unary_unary(f"/{SERVICE}/ServerReady", None, CLASSES["ServerReadyResponse"].FromString)
             assert call(b"", timeout=60, wait_for_ready=True).ready

@@ -1,6 +1,6 @@
 """Several processes on one port: a parent that starts them, starts one again that died, and carries what concerns all of them.
 
-Each worker has one end of a socket. It asks over it ("load", "snapshot"), the parent puts the question to every worker and returns the answers.
+Each worker has one end of a socket. It says that it listens and asks over it ("load", "snapshot"); the parent puts the question to every worker and returns the answers.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..errors import InputError, TensorLogicError
+from ..errors import BackendError, InputError, TensorLogicError
 from .access_log import AccessLog
 from .metrics import added
+from .repository import Repository
 from .server import Server, ServerConfig, event_loop, serve_until_told
 from .service import Service, described
 
@@ -50,13 +52,20 @@ class Messages:
                     if future is not None and not future.done():
                         future.set_result(message["answer"])
                 else:
-                    task = asyncio.create_task(self._reply(message))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._begin(self._reply(message))
         finally:
             for future in self._asked.values():
                 if not future.done():
                     future.set_result({"error": "the worker process ended", "code": "E499"})
+
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # so that it is not collected before it ends
+        task.add_done_callback(self._tasks.discard)
+
+    def tell(self, question: dict[str, Any]) -> None:
+        """Ask, and wait for no answer."""
+        self._begin(self.ask(question))
 
     async def _reply(self, message: dict[str, Any]) -> None:
         try:
@@ -114,9 +123,17 @@ class Parent:
     def __init__(self, config: ServerConfig, count: int, log: AccessLog) -> None:
         self.config, self.count, self.log = config, count, log
         self.workers: dict[int, tuple[subprocess.Popen[bytes], Messages]] = {}
+        self.listening: set[int] = set()  # the workers that take requests
+        self.all_listen = asyncio.Event()  # or did once
         self.ending = False
 
-    async def _everyone(self, question: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, number: int, question: dict[str, Any]) -> dict[str, Any]:
+        """Note that a worker listens, or put its question to everyone."""
+        if question["what"] == "listening":
+            self.listening.add(number)
+            if len(self.listening) == self.count:
+                self.all_listen.set()
+            return {}
         asked = [messages.ask(question) for _, messages in self.workers.values()]
         return {"answers": await asyncio.gather(*asked)}
 
@@ -132,7 +149,7 @@ class Parent:
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(self.config))
             process.stdin.close()
-            messages = Messages(self._everyone)
+            messages = Messages(partial(self._answer, number))
             self.workers[number] = process, messages
             if self.ending:
                 process.terminate()
@@ -141,27 +158,42 @@ class Parent:
             del self.workers[number]
             if not self.ending:
                 self.log.event("worker ended", number=number, code=code)
+                if number not in self.listening and not self.all_listen.is_set():
+                    self.stop()
+                    hint = "its last words are above; tensorlogic serve without --workers may say more"
+                    raise BackendError("a worker process ended before it listened", hint, code="E495")
+                self.listening.discard(number)
                 await asyncio.sleep(AGAIN)
 
     def stop(self) -> None:
         """Let every worker answer what it took in, and end."""
         self.ending = True
-        self._tell_all(signal.SIGTERM)
-
-    def _tell_all(self, number: signal.Signals) -> None:
         for process, _ in self.workers.values():
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Let every worker load its models anew; one that does not listen yet is about to, and knows no signals."""
+        for number in self.listening & self.workers.keys():
+            self.workers[number][0].send_signal(signal.SIGHUP)
+
+    async def _announce(self, started: Callable[[ServerConfig], object]) -> None:
+        await self.all_listen.wait()
+        started(self.config)
 
     async def run(self, started: Callable[[ServerConfig], object]) -> None:
-        """Run the workers until SIGTERM or SIGINT."""
+        """Run the workers until SIGTERM or SIGINT; ``started`` is called when all of them listen."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._tell_all, signal.SIGHUP)  # load every model anew
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
         with _reserved(self.config) as config:
             self.config = config
-            started(config)
-            await asyncio.gather(*(self.keep_running(n) for n in range(self.count)))
+            announced = loop.create_task(self._announce(started))
+            ends = await asyncio.gather(*(self.keep_running(n) for n in range(self.count)), return_exceptions=True)
+            announced.cancel()
+        for error in ends:
+            if error is not None:
+                raise error
 
 
 @contextlib.contextmanager
@@ -183,6 +215,7 @@ def _reserved(config: ServerConfig) -> Any:
 
 def run(config: ServerConfig, count: int, started: Callable[[ServerConfig], object]) -> None:
     """Serve in several processes, until told to end."""
+    Repository(config.folder, config.limits)  # a folder that is not there is told at once, not by each worker
     log = AccessLog(sys.stderr)
     loop = event_loop()
     try:
@@ -198,7 +231,7 @@ async def _work(config: ServerConfig, end: socket.socket, log: AccessLog) -> Non
     peers = Peers(server.service)
     told = asyncio.create_task(peers.messages.run(end))
     told.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))  # without a parent there is no server
-    await serve_until_told(server, peers=peers)
+    await serve_until_told(server, lambda _: peers.messages.tell({"what": "listening"}), peers)
 
 
 def main() -> None:
@@ -210,6 +243,8 @@ def main() -> None:
         asyncio.set_event_loop(loop)
         with socket.socket(fileno=int(sys.argv[1])) as end:
             loop.run_until_complete(_work(config, end, log))
+    except TensorLogicError as error:
+        sys.exit(f"a worker cannot begin: {error.diagnostic.message}")
     finally:
         log.close()
         loop.close()
