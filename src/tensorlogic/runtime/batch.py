@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
-from operator import attrgetter
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ..ir.types import TensorType
 from ..passes.split import parts
 from ..plan.cost import nbytes
 from ..store import Store
+from .batch_groups import Group, by_kind, of_item, uniform
 from .batch_result import BatchResult, Piece
 from .values import Inputs, check_call
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
 LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
 ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
-_ARRAY = np.ndarray
-_PLAIN = frozenset("?bBhHiIlLqQefd")  # characters of the dtypes of 8 bytes at most
-_DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 
 
 class Way(NamedTuple):
@@ -44,15 +41,6 @@ class Way(NamedTuple):
     reason: str
     item_bytes: int = 0
     fixed_bytes: int = 0
-
-
-class Group(NamedTuple):
-    """Items whose inputs agree in shape and dtype: their places in the batch, and their values, input by input."""
-
-    items: Sequence[int]
-    columns: Sequence[Sequence[Any]]
-    over: tuple[str, ...]  # the inputs that differ between items
-    kind: tuple[Any, ...]  # the shapes and dtypes of the inputs
 
 
 def execute_batch(
@@ -76,7 +64,7 @@ def execute_batch(
     errors: dict[int, Exception] = {}
     groups = uniform(graph, given)
     if groups is None:
-        groups = _grouped(executor, graph, given, errors)
+        groups = by_kind(executor, graph, given, errors)
     pieces: list[Piece] = []
     ways: list[Callable[[], str]] = []
     calls: list[Callable[[], None]] = []
@@ -85,12 +73,14 @@ def execute_batch(
         ranges = cuts(executor, way, len(group.items), threads, ranks)
         ways.append(partial(_described, way, len(group.items), group.over, ranges))
         for part in ranges:
-            calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors, distributed))
-    if threads > 1 and len(calls) > 1:
+            if threads > 1:
+                calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors, distributed))
+            else:
+                _run(executor, graph, given, group, way, part, pieces, errors, distributed)
+    if len(calls) > 1:
         _side_by_side(calls, threads)
-    else:
-        for call in calls:
-            call()
+    elif calls:
+        calls[0]()
     failed = {n: errors[n] for n in sorted(errors)} if errors else errors
     return BatchResult(len(given), pieces, failed, ways, (clock() - start) * 1e3, graph.output_names)
 
@@ -109,108 +99,6 @@ def _listed(items: Any) -> Sequence[Inputs]:
     return list(items)
 
 
-# which items go together
-
-
-def uniform(graph: EinsumGraph, items: Sequence[Inputs]) -> list[Group] | None:
-    """Return all items as one group where they have plain arrays that agree; None where one must look closer."""
-    count, names = len(items), graph.inputs
-    try:
-        if not items or list(map(len, items)).count(len(names)) != count:
-            return None
-        first, last = items[0], items[-1]
-        shared = tuple([name for name in names if last[name] is first[name]])
-        over = tuple([name for name in names if name not in shared])
-        columns = {}
-        if shared:
-            listed = over[0] if over else shared[0]
-            column = columns[listed] = _alike(listed, shared)(items, *[first[name] for name in shared])
-            if len(column) < count:  # one that looked shared is not
-                over, columns = tuple([n for n in names if any(i[n] is not first[n] for i in items)]), {}
-        kinds = []
-        for name in names:
-            kind = _kind(first[name])
-            if kind is None:
-                return None
-            kinds.append(kind)
-            if name not in over:
-                columns[name] = [first[name]]
-                continue
-            if name not in columns:
-                columns[name] = [item[name] for item in items]
-            if not _agree(columns[name], *kind):
-                return None
-    except (TypeError, LookupError):  # no mappings, or a name is missing
-        return None
-    return [Group(range(count), [columns[name] for name in names], over, tuple(kinds))] if kinds else None
-
-
-@lru_cache(maxsize=256)
-def _alike(name: str, shared: tuple[str, ...]) -> Callable[..., list[Any]]:
-    """Return a function of items and values that lists an input of those items in which each shared input is its value.
-
-    One comprehension over all inputs takes half of the time of one for each.
-    """
-    values = [f"v{n}" for n in range(len(shared))]
-    tests = " and ".join(f"i[{own!r}] is {value}" for own, value in zip(shared, values, strict=True))
-    source = f"lambda items, {', '.join(values)}: [i[{name!r}] for i in items if {tests}]"
-    function: Callable[..., list[Any]] = eval(source)
-    return function
-
-
-def _kind(array: Any) -> tuple[Any, Any] | None:
-    """Return the shape and dtype of a plain array of numbers; None of anything else."""
-    if type(array) is not _ARRAY:
-        return None
-    dtype = array.dtype
-    return (array.shape, dtype) if dtype.char in _PLAIN and dtype.isnative else None
-
-
-def _agree(column: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Tell whether all of them are plain arrays of this shape and dtype.
-
-    Counting takes a third of the time of comparing one by one, and a batch of small items spends its time here.
-    """
-    count = len(column)
-    if list(map(type, column)).count(_ARRAY) != count or list(map(_DTYPE, column)).count(dtype) != count:
-        return False
-    if len(shape) == 1:  # shapes are made anew whenever they are read
-        axes: int = sum(map(_NDIM, column))
-        return axes == count == list(map(len, column)).count(shape[0])  # what has no axis has no len
-    return list(map(_SHAPE, column)).count(shape) == count
-
-
-def _grouped(
-    executor: Executor, graph: EinsumGraph, items: Sequence[Inputs], errors: dict[int, Exception]
-) -> list[Group]:
-    """Return items in groups that agree; an item that is no mapping of the graph's inputs to arrays is an error of its own."""
-    names = list(graph.inputs)
-    kinds: dict[tuple[Any, ...], list[int]] = {}
-    values: dict[int, list[Any]] = {}
-    # by id: the value, held so that no other gets its id, and its array
-    known: dict[tuple[str, int], tuple[Any, Any]] = {}
-    for n, item in enumerate(items):
-        try:
-            check_call(graph, item)
-            given = dict(item.items())  # read once: a mapping such as an .npz file makes its values anew each time
-            fresh = {k: known[k, id(v)][1] if (k, id(v)) in known else v for k, v in given.items()}
-            _, values[n] = executor.arrays(graph, fresh)
-        except CancelledError:
-            raise
-        except Exception as error:
-            errors[n] = of_item(error, n)
-            continue
-        known |= {(k, id(given[k])): (given[k], v) for k, v in zip(names, values[n], strict=True)}
-        kind = tuple((v.shape, v.dtype if type(v) is _ARRAY else type(v)) for v in values[n])
-        kinds.setdefault(kind, []).append(n)
-    found = []
-    for kind, places in kinds.items():
-        columns = [[values[n][k] for n in places] for k in range(len(names))]
-        over = [name for name, column in zip(names, columns, strict=True) if len(set(map(id, column))) > 1]
-        found.append(Group(places, columns, tuple(over), kind))
-    return found
-
-
 # how they run
 
 
@@ -223,10 +111,14 @@ def way_of(executor: Executor, graph: EinsumGraph, group: Group, ranks: int = 1)
     if executor.batches is None:
         executor.batches = Store(executor.programs.store.bound)
     key = (graph, group.over, group.kind, ranks > 1)
+    last = executor.last_batch
+    if last is not None and last[0][0] is graph and last[0][1:] == key[1:]:  # hashing a key takes longer
+        return last[1]
     found: Way | None = executor.batches.get(key)
     if found is None:
         found = _new_way(executor, graph, group, ranks)
         executor.batches.put(key, found)
+    executor.last_batch = key, found
     return found
 
 
@@ -235,7 +127,7 @@ def _new_way(executor: Executor, graph: EinsumGraph, group: Group, ranks: int) -
     from ..passes.specialize import specialize
 
     values = [column[0] for column in group.columns]
-    if any(type(v) is not _ARRAY for v in values):
+    if any(type(v) is not np.ndarray for v in values):
         return Way(None, "their inputs are not plain arrays")
     types = {n: TensorType.of(v) for n, v in zip(graph.inputs, values, strict=True)}
     try:
@@ -398,14 +290,6 @@ def _one_by_one(
             errors[n] = of_item(error, n)
         else:
             pieces.append(Piece((n,), values, single=True))
-
-
-def of_item(error: Exception, n: int) -> Exception:
-    """Return the error of an item with its number in the message."""
-    if isinstance(error, TensorLogicError):
-        return error.renamed(f"item {n}: {error.diagnostic.message}").with_traceback(error.__traceback__)
-    error.add_note(f"item {n} of the batch")
-    return error
 
 
 def _side_by_side(calls: Sequence[Callable[[], None]], threads: int) -> None:

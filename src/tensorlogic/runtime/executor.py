@@ -109,6 +109,7 @@ class Executor:
         self.recovery: Recovery | None = None
         self.distributed: Distributed | None = None
         self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
+        self.last_batch: tuple[Any, Way] | None = None  # the key of the last one, and how it ran
 
     @property
     def config(self) -> CompilationConfig:

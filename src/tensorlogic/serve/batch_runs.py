@@ -18,7 +18,8 @@ from ..ir.types import TensorType
 from ..passes.specialize import bind_sizes, known_inputs, specialize
 from ..passes.split import split_inputs
 from ..runtime.aio.short_calls import is_steady
-from ..runtime.batch import Group, Way, cuts, marked, stack, way_of
+from ..runtime.batch import Way, cuts, marked, stack, way_of
+from ..runtime.batch_groups import Group
 from ..runtime.executor import Executor
 from ..runtime.values import LastCall, Outputs, check_call, check_names, same_again
 from ..store import Store
