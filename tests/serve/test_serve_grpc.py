@@ -27,7 +27,7 @@ class Channel:
     def stream(self, requests):
         make, read = CLASSES["ModelInferRequest"], CLASSES["ModelStreamInferResponse"].FromString
         call = self.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", make.SerializeToString, read)
-        return list(call(iter([make(**r) for r in requests]), timeout=20))
+        return list(call(iter([make(**r) for r in requests]), timeout=20, **self.options))
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,12 @@ def test_tokens(tmp_path):
     with running(tmp_path, grpc_port=0, tokens=("a-token-of-enough-length",)) as server:
         channel = Channel(server.grpc_port)
         assert channel("ServerReady").ready
-        with pytest.raises(grpc.RpcError) as caught:
-            channel("ServerMetadata")
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        question = {"model_name": "double", "inputs": [X], "raw_input_contents": [b"12345678"]}
+        for call in (lambda: channel("ServerMetadata"), lambda: channel.stream([question])):
+            with pytest.raises(grpc.RpcError) as caught:
+                call()
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         channel.channel.close()
         channel = Channel(server.grpc_port, metadata=[("authorization", "Bearer a-token-of-enough-length")])
-        assert channel("ServerMetadata").name == "tensorlogic"
+        assert channel("ServerMetadata").name == "tensorlogic" and not channel.stream([question])[0].error_message
         channel.channel.close()

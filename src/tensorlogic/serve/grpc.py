@@ -89,25 +89,32 @@ class GrpcServer:
         """Take in no more calls, and end once all are answered."""
         await self._server.stop(seconds)
 
+    def _check_token(self, context: Any) -> None:
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if not allowed(given.encode() if isinstance(given, str) else given, self.tokens):
+            raise InputError("a token is needed", "send authorization: Bearer TOKEN", code="E482")
+
     async def _guarded(self, name: str, call: Method, request: Any, context: Any) -> Any:
         """Answer a call; what goes wrong becomes a status of gRPC with the same code and message that HTTP has."""
         try:
             if self.tokens and name not in ("ServerLive", "ServerReady"):
-                given = dict(context.invocation_metadata() or ()).get("authorization", "")
-                if not allowed(given.encode() if isinstance(given, str) else given, self.tokens):
-                    raise InputError("a token is needed", "send authorization: Bearer TOKEN", code="E482")
+                self._check_token(context)
             found = call(request)
             return await found if asyncio.iscoroutine(found) else found
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            body = described(error)
-            self.service.metrics.refuse(body["code"])
-            trailing = [("tensorlogic-code", body["code"])]
-            if "retry_after" in body:
-                trailing.append(("retry-after", str(body["retry_after"])))
-            status = getattr(grpc.StatusCode, GRPC.get(status_of(error), "INTERNAL"))
-            await context.abort(status, body["error"], tuple(trailing))
+            await self._abort(error, context)
+
+    async def _abort(self, error: Exception, context: Any) -> None:
+        """End a call with what went wrong."""
+        body = described(error)
+        self.service.metrics.refuse(body["code"])
+        trailing = [("tensorlogic-code", body["code"])]
+        if "retry_after" in body:
+            trailing.append(("retry-after", str(body["retry_after"])))
+        status = getattr(grpc.StatusCode, GRPC.get(status_of(error), "INTERNAL"))
+        await context.abort(status, body["error"], tuple(trailing))
 
     def _server_live(self, request: Any) -> Any:
         return CLASSES["ServerLiveResponse"](live=True)
@@ -183,12 +190,17 @@ class GrpcServer:
     async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Answer the requests of a stream in order; one that fails says so and the next is answered."""
         made = CLASSES["ModelStreamInferResponse"]
+        if self.tokens:
+            try:
+                self._check_token(context)
+            except InputError as error:
+                await self._abort(error, context)
         async for request in requests:
             try:
                 yield made(infer_response=await self._infer(request))
-            except TensorLogicError as error:
+            except Exception as error:
                 yield made(
-                    error_message=error.diagnostic.message, infer_response=CLASSES["ModelInferResponse"](id=request.id)
+                    error_message=described(error)["error"], infer_response=CLASSES["ModelInferResponse"](id=request.id)
                 )
 
 

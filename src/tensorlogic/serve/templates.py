@@ -51,7 +51,7 @@ class Pattern(NamedTuple):
         if len(data) != self.length or not data.startswith(self.before):
             return None
         if self.after is None:
-            return [np.frombuffer(data[n.start : n.stop], n.dtype).reshape(n.shape) for n in self.inputs]
+            return [np.ndarray(shape, dtype, data[start:stop]) for start, stop, dtype, shape in self.inputs]
         if not data.endswith(self.after):
             return None
         start, stop, dtype, shape = self.inputs[0]
