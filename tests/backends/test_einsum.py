@@ -376,6 +376,24 @@ def test_matrix_forms_with_any_memory_order(equation: str, order: Any) -> None:
         np.testing.assert_allclose(_run(equation, flipped), np.einsum(equation, *flipped), rtol=1e-12)
 
 
+def test_a_part_of_the_columns_of_a_matrix_is_not_copied() -> None:
+    n = 512
+    rng = np.random.default_rng(10)
+    inputs = {"x": rng.random((n, n))[:, : n // 4], "w": rng.random((n, n))[: n // 4, n // 2 :]}
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", (n, n // 4)) @ b.input("w", (n // 4, n // 2)))
+    executor, out = tl.Executor(), np.empty((n, n // 2))
+    executor.execute(graph, inputs, out={"y": out})
+    tracemalloc.start()
+    try:
+        executor.execute(graph, inputs, out={"y": out})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < inputs["w"].nbytes / 2
+    np.testing.assert_allclose(out, inputs["x"] @ inputs["w"], rtol=1e-12)
+
+
 def test_an_outer_product_is_computed_without_a_second_copy() -> None:
     n = 1000
     x = np.random.default_rng(9).random(n)

@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_is_named_and_replaced(executor):
 def test_a_worker_that_dies_during_a_run_is_named(executor):
     executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
     workers = executor.distributed.workers
-    with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended by signal 9"):
+    with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended by signal 9") as found:
         tell = workers._tell
 
         def tell_and_kill(rank, call):
@@ -86,6 +86,7 @@ def test_a_worker_that_dies_during_a_run_is_named(executor):
 
         workers._tell = tell_and_kill
         executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
+    assert "    return b.build(y=h @ v" in str(found.value)  # the line, though workers know no more than the name of its file
     assert executor.distributed.workers is None
     assert all(process.poll() is not None for process in workers._processes)
 
@@ -107,10 +108,16 @@ assert np.array_equal(out["y"], inputs["x"] @ inputs["w"]) and out["total"] == 1
 try:
     executor.execute_distributed(graph, inputs, config)
 except tl.ExecutionError as error:
-    print("failed", error.diagnostic.code)
+    sys.stdout.write("failed;")
 inputs["x"] += 1
 out = executor.execute_distributed(graph, inputs, config)  # takes nothing for its own that was begun before
 assert out["total"] == 156.0, out
+if __import__("os").environ["RANK"] == "1":
+    graph = b.build(y=x @ w, total=b.sum(x) * 5)
+try:
+    executor.execute_distributed(graph, inputs, config)  # which rank 0 knows, and rank 1 does not
+except tl.ExecutionError as error:
+    sys.stdout.write(f"later {error.diagnostic.code};")
 print("ok")
 """
 
@@ -124,6 +131,7 @@ def test_a_script_as_several_ranks(tmp_path, kind):
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
     if kind == "same":
         assert done.returncode == 0 and done.stdout.count("ok") == done.stdout.count("failed") == 2, done.stderr
+        assert done.stdout.count("later E383;") == 2, done.stdout
     else:
         assert done.returncode != 0
         assert "was given something else than rank" in done.stderr

@@ -17,6 +17,7 @@ from ..plan.cost import BLOCK, Contraction
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
+LARGE = 1 << 14  # numbers of a matrix that are not copied without need
 
 
 def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel:
@@ -159,13 +160,26 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
         return _merged_matmul(form, flips)
     match flips:
         case [False, False]:
-            return np.matmul if form.batch else np.dot  # the same product; dot checks less
+            if form.batch:
+                return np.matmul
+            large = any(_size(own, form.sizes) >= LARGE for own in form.labels)
+            return _large_dot if large else np.dot  # the same product as matmul; dot checks less
         case [False, True]:
             return lambda a, b, out=None: np.matmul(a, b.swapaxes(-1, -2), out=out)
         case [True, False]:
             return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b, out=out)
         case _:
             return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out=out)
+
+
+def _large_dot(a: Array, b: Array, out: Array = None) -> Array:
+    """Multiply two matrices: dot would copy one that is a part of the columns of another, such as a rank's share of weights."""
+    return (np.matmul if _in_rows(a) and _in_rows(b) else np.dot)(a, b, out=out)
+
+
+def _in_rows(x: Array) -> bool:
+    """Tell whether a matrix lies row after row, which may have something between them: all that BLAS needs."""
+    return bool(x.strides[1] == x.itemsize and x.strides[0] >= x.shape[1] * x.itemsize)
 
 
 def _merged_matmul(form: Contraction, flips: Sequence[bool]) -> Kernel:

@@ -115,12 +115,18 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in ITEMSIZE:
         return dtype
     try:
-        name = "None" if dtype is None else str(np.dtype(dtype).name)
+        name = "None" if dtype is None else _numpy_name(np.dtype(dtype))
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in ITEMSIZE:
         raise DTypeError(f"unsupported dtype {name!r}", *nearest(name, DTYPES), code="E103")
     return name
+
+
+@lru_cache(256)
+def _numpy_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, which NumPy puts together anew each time: it is asked for in every call, for every input."""
+    return str(dtype.name)
 
 
 def scalar_dtype(value: bool | int | float) -> str:

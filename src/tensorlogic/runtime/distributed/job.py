@@ -45,6 +45,13 @@ class Part(NamedTuple):
     # by stage: what combines totals over ranks, after all micro-batches
     last: Mapping[tuple[int, int], list[EinsumGraph]]
     makers: Mapping[str, int]  # the stage that makes each output
+    # by rank: the outputs that it hands in; of those who have the same part of one, the first does
+    handed_in: tuple[tuple[str, ...], ...]
+
+    @property
+    def is_whole_everywhere(self) -> bool:
+        """Whether every rank has all of every output anyway."""
+        return len(self.units[0, 0]) == 1 and not self.ranks[0, 0].outputs
 
     def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:
         """Return the graph that a rank runs, going forward, backward or last."""
@@ -84,6 +91,7 @@ class Job:
         self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
+        self.agreed = False  # whether all processes are known to have been given this job
         self._units: tuple[int, list[int]] = (-1, [])  # nodes, and the unit of each
 
     @cached_property
@@ -121,7 +129,8 @@ class Job:
         stages = self.mesh.stage
         if stages == 1:
             whole = {place: [Unit(own.graph, 0, tuple(own.graph.output_names))] for place, own in ranks.items()}
-            return Part(graph, ranks, whole, {}, dict.fromkeys(graph.output_names, 0))
+            makers = dict.fromkeys(graph.output_names, 0)
+            return Part(graph, ranks, whole, {}, makers, self._handed_in(ranks, makers))
         both = {place: reductions_last(own.graph, self.totals) for place, own in ranks.items()}
         ranks = {place: own._replace(graph=both[place][0]) for place, own in ranks.items()}
         first = ranks[0, 0].graph
@@ -136,7 +145,16 @@ class Job:
             if late is not None:
                 own = [[o for o in late.outputs if makers[o[0]] == stage] for stage in range(stages)]
                 last[place] = [extract(late.nodes, outputs, {}) for outputs in own]
-        return Part(graph, ranks, units, last, makers)
+        return Part(graph, ranks, units, last, makers, self._handed_in(ranks, makers))
+
+    def _handed_in(
+        self, ranks: Mapping[tuple[int, int], RankGraph], makers: Mapping[str, int]
+    ) -> tuple[tuple[str, ...], ...]:
+        cuts = ranks[0, 0].outputs
+        return tuple(
+            tuple(n for n, stage in makers.items() if stage == place["stage"] and owned_by(cuts.get(n, ()), place))
+            for place in map(self.mesh.coordinates, range(self.mesh.size))
+        )
 
     def turns(self, part: Part, stage: int, batches: int) -> list[Turn]:
         """Return what a stage runs, in order: forward and backward units of micro-batches."""
@@ -161,7 +179,7 @@ class Job:
                     own = cuts.get(name, ())
                     values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
             totals = {name: how for name, how in self.totals.items() if way != LAST and name in graph.output_names}
-            found.append(Task(graph, values, self.handed_in(chosen[n], rank), self.config.deterministic, totals))
+            found.append(Task(graph, values, chosen[n].handed_in[rank], self.config.deterministic, totals))
         return found
 
     @property
@@ -177,11 +195,6 @@ class Job:
             found[n] |= own
         return found
 
-    def handed_in(self, part: Part, rank: int) -> list[str]:
-        """Return the outputs that a rank hands in: of those who have the same part of one, the first does."""
-        place, cuts = self.mesh.coordinates(rank), part.ranks[0, 0].outputs
-        return [n for n, stage in part.makers.items() if stage == place["stage"] and owned_by(cuts.get(n, ()), place)]
-
     def everywhere(self, part: Part, name: str) -> bool:
         """Tell whether every rank has all of an output anyway."""
         return self.mesh.stage == 1 and not part.ranks[0, 0].outputs.get(name)
@@ -189,11 +202,10 @@ class Job:
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
-        handed_in = [self.handed_in(part, rank) for rank in range(self.mesh.size)]
         for name, i in part.graph.outputs:
             if not any(name in own for own in results):
                 continue  # a total, which comes with the last micro-batch
-            own = {rank: results[rank][name] for rank, names in enumerate(handed_in) if name in names}
+            own = {rank: results[rank][name] for rank, names in enumerate(part.handed_in) if name in names}
             cuts = part.ranks[0, 0].outputs.get(name, ())
             outputs[name] = assembled(part.graph.type_of(i), cuts, self.mesh, own)
         return outputs

@@ -24,13 +24,14 @@ GRACE = 0.5  # seconds in which ranks that fail together are heard
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def torch_distributed() -> Any:
+def torch_distributed(communication: str = "torch") -> Any:
     """Return torch.distributed, or say how to install it."""
     try:
         import torch.distributed as dist
     except ImportError:
-        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
-        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
+        extra = "ray" if communication == "ray" else "distributed"
+        message = f'communication="{communication}" needs PyTorch, which is not installed'
+        raise BackendError(message, f"install it: pip install 'tensorlogic-infer[{extra}]'", code="E380") from None
     return dist
 
 

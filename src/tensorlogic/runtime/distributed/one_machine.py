@@ -28,10 +28,13 @@ SMALL = 1 << 15  # bytes that travel through a socket
 MOST_RANKS = 8  # each reads what all have written
 MOST_BYTES = 1 << 30  # of memory that all see; rooms stay, and what finds none any more takes another way
 LEAST_ROOM = 1 << 20  # bytes of the first room for exchanges that are not started early
-LOOKS = 20  # at a socket before a process goes to sleep: what others give is often there in a moment
+# of looking at a socket before a process goes to sleep, from which it takes long to wake up: at first all the time, then, where every rank has a
+# core, letting others go first
+LOOKS, LOOKING = 20, 0.002  # times, seconds
 LONGEST_NAME = 500  # bytes
 HEAD = struct.Struct("<QH")  # of a message: the number of its exchange, and the bytes of its name
 SINCE_MEETING = 32  # bits of a number that count exchanges; those above count how often the ranks met again
+RUN = "a run of "  # opens the label of an exchange whose name is all that it gives: what this rank was given to run
 TOKEN = 16  # random bytes by which ranks of a group know each other
 MACHINE = Path("/proc/sys/kernel/random/boot_id")
 Gather = Callable[[Array], Sequence[Array]]  # what every rank gives, by rank
@@ -62,6 +65,7 @@ class Neighbours:
         self._sockets, self._memory, self._end = sockets, memory, 0
         self._number = 0  # of the exchange that was begun last
         self._oldest = 0  # numbers before it were given up
+        self._looking = LOOKING if len(sockets) <= len(os.sched_getaffinity(0)) else 0.0
         self._abandoned = False
         self._begun: dict[str, _Begun] = {}
         self._names: dict[int, bytes] = {}  # of what is begun
@@ -98,7 +102,8 @@ class Neighbours:
             raise
 
     def _begin(self, label: str, operands: Sequence[Array], most: int, together: bool) -> bool:
-        name, payload, places = f"{label} of {most} bytes".encode()[:LONGEST_NAME], b"", None
+        size = f" of {most} bytes" if most else ""
+        name, payload, places = f"{label}{size}".encode()[:LONGEST_NAME], b"", None
         if most <= SMALL:
             payload = b"".join([x.tobytes() for x in operands])
             own = np.frombuffer(payload, np.uint8)
@@ -174,18 +179,23 @@ class Neighbours:
             except BlockingIOError:  # it has much to read, and may wait for this rank to read first
                 self._listen(end, way)
             except OSError as error:
+                while self._look(rank, way):  # what it said before may tell why
+                    pass
                 raise RuntimeError(f"rank {rank} is gone: {error}") from error
 
     def _wait(self, rank: int, way: socket.socket, begun: _Begun) -> None:
         """Wait until a rank has given its values to an exchange."""
-        end, looks, mail = monotonic() + self._timeout, 0, self._mail[rank]
+        start, looks, mail = monotonic(), 0, self._mail[rank]
         while begun.number not in mail:
             if self._last[rank] > begun.number or rank in self._gone:
                 self._check(rank, begun)
-            if looks > LOOKS:
-                self._listen(end)
-            elif not self._look(rank, way):
-                looks += 1
+            if looks <= LOOKS:
+                looks += not self._look(rank, way)
+            elif monotonic() < start + self._looking:
+                if not self._look(rank, way):
+                    os.sched_yield()
+            else:
+                self._listen(start + self._timeout)
 
     def _listen(self, end: float, full: socket.socket | None = None) -> None:
         """Sleep until there is something to read, or room in a socket that is full, and read what any rank has sent: some rank may wait for that."""
@@ -214,6 +224,10 @@ class Neighbours:
             count = way.recv_into(self._buffer)
         except BlockingIOError:
             return False
+        except (
+            ConnectionResetError
+        ):  # said once, of a rank that ended before it read everything; what it sent is still there
+            return self._look(rank, way)
         except OSError as error:
             self._gone[rank] = f"rank {rank} is gone: {error}"
             return False
@@ -249,6 +263,9 @@ class Neighbours:
 
     def _differs(self, own: bytes, rank: int, came: bytes | bytearray, hint: str) -> ExecutionError:
         here, there = own.decode(errors="replace"), came.decode(errors="replace")
+        if here.startswith(RUN) and there.startswith(RUN):
+            message = f"rank {rank} was given something else than rank {self.rank}"
+            return ExecutionError(message, f"here: {here[len(RUN) :]}", f"there: {there[len(RUN) :]}", code="E383")
         message = f"the ranks do not do the same: rank {self.rank}: {here}, rank {rank}: {there}"
         return ExecutionError(message, hint, code="E375")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..executor import Executor
 
 Ways = Mapping[str, CommunicationBackend]
+NAMES_RANKS = ("E373", "E374", "E375", "E376", "E383")  # faults whose messages say which rank it is
 
 
 class Task(NamedTuple):
@@ -193,6 +194,6 @@ def _times(records: Sequence[RunRecord], before: Any, after: Any, total: int) ->
 
 def of_rank(error: BaseException, rank: int) -> BaseException:
     """Return an error that names the rank it was raised on."""
-    if isinstance(error, TensorLogicError) and error.diagnostic.code not in ("E373", "E374", "E375"):
+    if isinstance(error, TensorLogicError) and error.diagnostic.code not in NAMES_RANKS:
         return error.renamed(f"rank {rank}: {error.diagnostic.message}").with_traceback(error.__traceback__)
     return error

@@ -131,8 +131,9 @@ class RankActor:
             ]
             result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), own, kept, stay.carried)
         except Exception as error:
-            self.world.leave(str(error))
-            return Answer(failure=diagnosed(error)), []
+            failure = diagnosed(error)
+            self.world.leave(failure.message)
+            return Answer(failure=failure), []
         outputs = [*result.outputs, *([{name: kept[name] for name in stay.take}] if stay.take else [])]
         times = result.times
         return Answer([], times[:4], dict(times.moved), times.held_bytes, times.kept_bytes), outputs
@@ -144,7 +145,7 @@ class RayWorkers:
     restarts = True  # after a failure: these workers, not others
 
     def __init__(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> None:
-        torch_distributed()
+        torch_distributed("ray")
         ray = ray_module()
         self.size, self.timeout, self.address = len(devices), timeout, address
         self.kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy

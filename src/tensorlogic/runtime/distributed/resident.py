@@ -15,7 +15,7 @@ from .config import Auto, DistributedConfig, Mesh
 from .job import Job
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
-from .run import check_same_job, run_threads
+from .run import run_threads, same_job
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -85,7 +85,7 @@ class Resident:
             own = part.ranks[place["data"], place["model"]]
             share = {n: self._share(v, own.inputs.get(n, ()), place) for n, v in {**inputs, **self._given}.items()}
             put.append({name: share.pop(name) for name in self._given})
-            wanted = [name for name in job.handed_in(part, rank) if name not in self.carried]
+            wanted = [name for name in part.handed_in[rank] if name not in self.carried]
             tasks.append(Task(own.graph, share, wanted, self.config.deterministic))
         results = self._results(job, tasks, put)
         self._given = {}
@@ -142,9 +142,9 @@ class Resident:
             self._kept[rank] |= {name: np.array(value) for name, value in put[rank].items()}
         if world is None:
             return run_threads(self.executor, self.mesh, [[t] for t in tasks], self.config, self._kept, self.carried)
-        check_same_job(world, job)
         own, kept = tasks[world.rank]._replace(wanted=tasks[0].wanted), self._kept[world.rank]
-        return [run_rank(self.executor, mesh_ways(world, self.mesh), [own], kept, self.carried)]
+        with same_job(world, job):
+            return [run_rank(self.executor, mesh_ways(world, self.mesh), [own], kept, self.carried)]
 
     def _on_workers(
         self, tasks: Sequence[Sequence[Task]], put: Sequence[Mapping[str, Array]], take: Sequence[Sequence[str]]

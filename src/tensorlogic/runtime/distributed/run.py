@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ...backends.collectives import CommunicationBackend
-from ...errors import ExecutionError, InputError, expect
+from ...errors import ExecutionError, InputError, TensorLogicError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
@@ -21,6 +22,7 @@ from ..values import Inputs, Outputs
 from .config import Auto, DistributedConfig, Mesh
 from .job import Job, Part
 from .local import local_group
+from .one_machine import RUN
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
 
@@ -108,8 +110,10 @@ class Distributed:
     ) -> list[dict[str, Any]]:
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
-        tasks = [job.tasks(rank, chosen, batches) for rank in range(job.mesh.size)]
         world = self.world_of(config)
+        here = range(job.mesh.size) if world is None else (world.rank,)
+        nothing: list[Mapping[str, Any]] = [{}] * len(batches)
+        tasks = [job.tasks(r, chosen, batches if r in here else nothing) for r in range(job.mesh.size)]
         if world is not None:
             results = self._beside_others(executor, job, chosen, tasks, world)
         else:
@@ -170,13 +174,32 @@ class Distributed:
         world: TorchCommunication,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        check_same_job(world, job)
         try:
             every = [task._replace(wanted=None) for task in tasks[world.rank]]
-            own = run_rank(executor, mesh_ways(world, job.mesh), every)
+            with same_job(world, job):
+                own = run_rank(executor, mesh_ways(world, job.mesh), every)
         except Exception as error:
-            world.leave(str(error))
+            world.leave(error.diagnostic.message if isinstance(error, TensorLogicError) else str(error))
             raise of_rank(error, world.rank) from error.__cause__
+        if chosen[0].is_whole_everywhere:
+            outputs: list[list[dict[str, Any]]] = [own.outputs]
+            outputs += [[{}] for _ in range(1, job.mesh.size)]
+        else:
+            outputs = self._handed_round(job, chosen, tasks, world, own.outputs)
+        return [
+            own._replace(outputs=each) if rank == world.rank else RankResult(each, RankTimes(), [])
+            for rank, each in enumerate(outputs)
+        ]
+
+    def _handed_round(
+        self,
+        job: Job,
+        chosen: Sequence[Part],
+        tasks: Sequence[Sequence[Task]],
+        world: TorchCommunication,
+        own: Sequence[Mapping[str, Any]],
+    ) -> list[list[dict[str, Any]]]:
+        """Return the outputs of every rank's tasks, on every rank."""
         results = []
         for rank in range(job.mesh.size):
             outputs: list[dict[str, Any]] = []
@@ -188,19 +211,17 @@ class Distributed:
                     name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals
                 }
                 values = {}
-                for name in job.handed_in(chosen[n], rank):
+                for name in chosen[n].handed_in[rank]:
                     if name not in places or (name in job.totals and not last):
                         continue
                     if job.everywhere(chosen[n], name):
-                        values[name] = own.outputs[k][name]
+                        values[name] = own[k][name]
                         continue
                     t = places[name]
-                    x = own.outputs[k][name] if rank == world.rank else np.empty(dims(t), t.dtype)
+                    x = own[k][name] if rank == world.rank else np.empty(dims(t), t.dtype)
                     values[name] = world.broadcast(x, rank)
                 outputs.append(values)
-            results.append(
-                own._replace(outputs=outputs) if rank == world.rank else RankResult(outputs, RankTimes(), [])
-            )
+            results.append(outputs)
         return results
 
     def close(self) -> None:
@@ -244,11 +265,34 @@ class Distributed:
         }
 
 
-def check_same_job(world: CommunicationBackend, job: Job) -> None:
-    """Raise where ranks were given different graphs, inputs or configs, before any of them waits for something that does not come."""
+@contextmanager
+def same_job(world: TorchCommunication, job: Job) -> Iterator[None]:
+    """Run something on ranks that must have been given the same graph, inputs and config: where they were not, all of them raise.
+
+    The first run of a job begins when all ranks are known to have it. Later ones do not wait for that: on one machine what each rank was
+    given is compared as soon as it comes, at the latest where a rank first waits for another.
+    """
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
         raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
+    what = RUN + job.summary
+    try:
+        if not world.tell_neighbours(what):
+            _compare_jobs(world, job)
+            yield
+        elif job.agreed:
+            yield
+            world.hear_neighbours(what)
+        else:
+            world.hear_neighbours(what)
+            job.agreed = True
+            yield
+    except BaseException:
+        world.abandon()
+        raise
+
+
+def _compare_jobs(world: CommunicationBackend, job: Job) -> None:
     mine = job.summary
     line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
     lines = world.all_gather(line.reshape(1, -1), 0, world.size)

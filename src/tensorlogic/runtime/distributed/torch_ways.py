@@ -160,6 +160,19 @@ class TorchCommunication:
                 raise self._lost(call, RuntimeError(str(error))) from error
         return self._neighbours
 
+    def tell_neighbours(self, what: str) -> bool:
+        """Tell all ranks what this one does, and go on; False where they are not all on this machine. One that does something else is an error."""
+        near = self.find_neighbours("start")
+        if not near:
+            return False
+        return self._do("start", lambda: near.begin(what, (), 0), waits=False)
+
+    def hear_neighbours(self, what: str) -> None:
+        """Wait until all ranks have told what they do."""
+        assert self._neighbours
+        near = self._neighbours
+        self._do("start", lambda: near.end(what))
+
     def _near(self, call: str, x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
         """Return what every rank of this machine gives, to be read before the next call; None where they are on several."""
         near = self.find_neighbours(call.partition(" ")[0])
@@ -264,6 +277,8 @@ class TorchCommunication:
         start = perf_counter_ns()
         try:
             return act()
+        except ExecutionError:  # which says already what the ranks do
+            raise
         except RuntimeError as error:
             raise self._lost(call, error) from error
         finally:

@@ -11,11 +11,13 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...diagnostics import SourceLocation
+from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
 from .answers import checked, collect, raise_ended
 from .config import Mesh
@@ -98,9 +100,11 @@ class Workers:
             for rank, own in enumerate(tasks):
                 self._tell(rank, self._call(rank, mesh, own, KeptMessage() if kept is None else kept[rank], drop))
             answers = self._answers(None, "ran")
-        except BaseException:
+        except BaseException as error:
             for process in self._processes:
                 process.kill()  # what they wait for does not come
+            if isinstance(error, ExecutionError) and error.diagnostic.location is not None:
+                error.diagnostic = error.diagnostic.with_location(self._own_place(error.diagnostic.location))
             raise
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
@@ -108,6 +112,14 @@ class Workers:
             times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes)
             results.append(RankResult(outputs, times, []))
         return results
+
+    def _own_place(self, named: SourceLocation) -> SourceLocation:
+        """Return the place in a file of this process that a worker means, which knows the file's name only."""
+        for graph in self._numbers:
+            for place in (at for node in graph.nodes for at in node.locations):
+                if place.file and place.with_file(PurePath(place.file).name) == named:
+                    return place
+        return named
 
     def new_kept(self) -> int:
         """Return a number for values that stay with the ranks."""
