@@ -269,8 +269,8 @@ class Distributed:
 def same_job(world: TorchCommunication, job: Job) -> Iterator[None]:
     """Run something on ranks that must have been given the same graph, inputs and config: where they were not, all of them raise.
 
-    The first run of a job begins when all ranks are known to have it. Later ones do not wait for that: on one machine what each rank was
-    given is compared as soon as it comes, at the latest where a rank first waits for another.
+    The first run of a job begins when all ranks are known to have it. Later ones do not wait for that on one machine, where all ranks meet in one
+    group: what each was given is compared as soon as it comes, at the latest where a rank first waits for another.
     """
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
@@ -280,7 +280,7 @@ def same_job(world: TorchCommunication, job: Job) -> Iterator[None]:
         if not world.tell_neighbours(what):
             _compare_jobs(world, job)
             yield
-        elif job.agreed:
+        elif job.agreed and job.mesh.size in (job.mesh.data, job.mesh.model):
             yield
             world.hear_neighbours(what)
         else:
