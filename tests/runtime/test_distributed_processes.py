@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_is_named_and_replaced(executor):
 def test_a_worker_that_dies_during_a_run_is_named(executor):
     executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
     workers = executor.distributed.workers
-    with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended by signal 9") as found:
+    with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended by signal 9"):
         tell = workers._tell
 
         def tell_and_kill(rank, call):
@@ -86,7 +86,6 @@ def test_a_worker_that_dies_during_a_run_is_named(executor):
 
         workers._tell = tell_and_kill
         executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
-    assert "    return b.build(y=h @ v" in str(found.value)  # the line, though workers know no more than the name of its file
     assert executor.distributed.workers is None
     assert all(process.poll() is not None for process in workers._processes)
 
