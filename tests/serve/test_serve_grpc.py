@@ -78,6 +78,18 @@ def test_a_stream_goes_on_after_a_request_that_fails(channel):
     assert found[1].infer_response.id == "bad" and "nope" in found[1].error_message
 
 
+def test_bytes_that_are_no_message(channel):
+    call = channel.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(b"\x0a\xff", timeout=20)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert ("tensorlogic-code", "E470") in caught.value.trailing_metadata()
+    stream = channel.channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer", None, CLASSES["ModelStreamInferResponse"].FromString
+    )
+    assert "no ModelInferRequest" in next(stream(iter([b"\x0a\xff"]), timeout=20)).error_message
+
+
 X = {"name": "x", "datatype": "FP32", "shape": [2]}
 WRONG = {
     "unknown model": (lambda c: c.infer("nope"), "NOT_FOUND", "E476"),

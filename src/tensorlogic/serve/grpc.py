@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from .. import __version__
@@ -60,7 +61,7 @@ class GrpcServer:
         }  # fmt: skip
         handlers = {name: _handler(name, partial(self._guarded, name, call)) for name, call in calls.items()}
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._stream, CLASSES["ModelInferRequest"].FromString, CLASSES["ModelStreamInferResponse"].SerializeToString
+            self._stream, None, CLASSES["ModelStreamInferResponse"].SerializeToString
         )
         self._handlers = grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -94,12 +95,12 @@ class GrpcServer:
         if not allowed(given.encode() if isinstance(given, str) else given, self.tokens):
             raise InputError("a token is needed", "send authorization: Bearer TOKEN", code="E482")
 
-    async def _guarded(self, name: str, call: Method, request: Any, context: Any) -> Any:
+    async def _guarded(self, name: str, call: Method, data: bytes, context: Any) -> Any:
         """Answer a call; what goes wrong becomes a status of gRPC with the same code and message that HTTP has."""
         try:
             if self.tokens and name not in ("ServerLive", "ServerReady"):
                 self._check_token(context)
-            found = call(request)
+            found = call(_message(name, data))
             return await found if asyncio.iscoroutine(found) else found
         except asyncio.CancelledError:
             raise
@@ -187,7 +188,7 @@ class GrpcServer:
             raise outputs
         return response_of(model, told, outputs)
 
-    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Answer the requests of a stream in order; one that fails says so and the next is answered."""
         made = CLASSES["ModelStreamInferResponse"]
         if self.tokens:
@@ -195,18 +196,27 @@ class GrpcServer:
                 self._check_token(context)
             except InputError as error:
                 await self._abort(error, context)
-        async for request in requests:
+        async for data in requests:
+            id = ""
             try:
+                request = _message("ModelInfer", data)
+                id = request.id
                 yield made(infer_response=await self._infer(request))
             except Exception as error:
-                yield made(
-                    error_message=described(error)["error"], infer_response=CLASSES["ModelInferResponse"](id=request.id)
-                )
+                answer = CLASSES["ModelInferResponse"](id=id)
+                yield made(error_message=described(error)["error"], infer_response=answer)
 
 
 def _handler(name: str, call: Any) -> Any:
-    request, response = CLASSES[f"{name}Request"], CLASSES[f"{name}Response"]
-    return grpc.unary_unary_rpc_method_handler(call, request.FromString, response.SerializeToString)
+    return grpc.unary_unary_rpc_method_handler(call, None, CLASSES[f"{name}Response"].SerializeToString)
+
+
+def _message(name: str, data: bytes) -> Any:
+    """Return the message of a request; grpc itself would say no more than that something is wrong with it."""
+    try:
+        return CLASSES[f"{name}Request"].FromString(data)
+    except DecodeError as error:
+        raise malformed(f"this is no {name}Request: {error}") from None
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
