@@ -240,6 +240,13 @@ def test_the_command_line_streams_and_goes_on(model):
     assert "has checkpoints of a run already" in refused.stderr
     again = command(*base, "--checkpoint", "saved", "--resume", "-o", "out.npz")
     assert json.loads(again.stdout) == lines[-1]
+    manager = tl.CheckpointManager("saved")
+    (manager.path(manager.numbers()[-1]) / "manifest.json").write_bytes(b"{")
+    manager.close()
+    warned = command(*base, "--checkpoint", "saved", "--resume", "-o", "out.npz")
+    assert json.loads(warned.stdout.splitlines()[-1]) == lines[-1]
+    assert warned.stderr.startswith("CheckpointWarning: checkpoint 6 in 'saved' is damaged")
+    assert warned.stderr.count("\n") == 1  # and no line of our own code
     shown = command(*base, "--json")
     assert json.loads(shown.stdout.splitlines()[0])["outputs"]["y"]["shape"] == [50, 3]
 

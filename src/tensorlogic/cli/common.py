@@ -7,6 +7,7 @@ import errno
 import json
 import re
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -32,7 +33,9 @@ def reported(command: F) -> F:
     @wraps(command)
     def guarded(*args: Any, **options: Any) -> None:
         try:
-            command(*args, **options)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                command(*args, **options)
         except TensorLogicError as error:
             kind, found = type(error).__name__, error.diagnostic
             if options.get("as_json"):
@@ -48,6 +51,11 @@ def reported(command: F) -> F:
             sys.exit(1)
 
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(guarded)  # type: ignore[return-value]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Print a warning as errors are printed: a line of our own code beside it tells nobody on a command line anything."""
+    click.echo(f"{category.__name__}: {message}", err=True)
 
 
 def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:

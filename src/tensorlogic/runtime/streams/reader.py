@@ -41,7 +41,7 @@ class Cutter:
         self.source, self.axes, self.tell_last = source, dict(axes), tell_last
         self.at, self.ended = start, False
         self._blocks: deque[tuple[int, Block]] = deque()
-        self._there = 0  # rows in those blocks
+        self.waiting = 0  # rows that were read and are in no chunk yet
         self._types: dict[str, tuple[Any, Any]] = {}
         self._first: Block | None = None
         self._read = 0  # blocks
@@ -55,14 +55,14 @@ class Cutter:
     def take(self, rows: int) -> Chunk | None:
         """Return the next chunk; None at the end. With ``tell_last`` it is known of each whether another follows."""
         ahead = self.tell_last and self.source.rows is None  # else the source says how many rows it has
-        while self._there < rows + ahead and not self.ended:
-            self._more(max(rows - self._there, 0) or rows)
-        count = min(rows, self._there)
+        while self.waiting < rows + ahead and not self.ended:
+            self._more(max(rows - self.waiting, 0) or rows)
+        count = min(rows, self.waiting)
         if not count:
             return None
-        self._there -= count
+        self.waiting -= count
         start, self.at = self.at, self.at + count
-        last = self.tell_last and not self._there and (self.ended or self.at == self.source.rows)
+        last = self.tell_last and not self.waiting and (self.ended or self.at == self.source.rows)
         return Chunk(start, count, self._cut(count), last)
 
     def _more(self, rows: int) -> None:
@@ -87,7 +87,7 @@ class Cutter:
             self._first = self._range(block, 0, 0)
         if count:
             self._blocks.append((count, block))
-            self._there += count
+            self.waiting += count
 
     def _cut(self, rows: int) -> Block:
         """Take ``rows`` rows off the blocks; rows of a single block are not copied."""

@@ -238,12 +238,13 @@ class Stream(Iterator[StreamResult]):
         except TensorLogicError:
             raise
         except Exception as error:
-            number = self.processor.chunks
+            number, waiting = self.processor.chunks, 0 if self._cutter is None else self._cutter.waiting
             hint = "the results before it are there" if number else "no result came before it"
+            if waiting:
+                hint += f"; {waiting:,} rows that came are less than a chunk, and were not computed"
+            place = f"chunk {number}, row {self.rows + waiting:,}"
             raise InputError(
-                f"the source failed at chunk {number}, row {self.rows:,}: {type(error).__name__}: {error}",
-                hint,
-                code="E539",
+                f"the source failed at {place}: {type(error).__name__}: {error}", hint, code="E539"
             ) from error
 
     def _computed(self, chunk: Chunk) -> StreamResult:
