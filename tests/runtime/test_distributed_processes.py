@@ -91,6 +91,7 @@ def test_a_worker_that_dies_during_a_run_is_named(executor):
 
 
 SCRIPT = """
+import dataclasses
 import sys
 import numpy as np
 import tensorlogic as tl
@@ -111,7 +112,16 @@ except tl.ExecutionError as error:
 inputs["x"] += 1
 out = executor.execute_distributed(graph, inputs, config)  # takes nothing for its own that was begun before
 assert out["total"] == 156.0, out
-if __import__("os").environ["RANK"] == "1":
+rank = int(__import__("os").environ["RANK"])
+shares = dataclasses.replace(config, own_shares=True)
+for cut, expected in ((2, None), (1, "E388")):  # of three rows, the first two belong to rank 0
+    own = {"x": inputs["x"][cut:] if rank else inputs["x"][:cut], "w": inputs["w"]}
+    try:
+        out = executor.execute_distributed(graph, own, shares)
+        assert not expected and out["total"] == 156.0 and np.array_equal(out["y"], inputs["x"] @ inputs["w"]), out
+    except tl.ShapeError as error:
+        assert error.diagnostic.code == expected, error
+if rank == 1:
     graph = b.build(y=x @ w, total=b.sum(x) * 5)
 try:
     executor.execute_distributed(graph, inputs, config)  # which rank 0 knows, and rank 1 does not
@@ -119,6 +129,14 @@ except tl.ExecutionError as error:
     sys.stdout.write(f"later {error.diagnostic.code};")
 print("ok")
 """
+
+
+def test_own_shares_are_refused_where_nobody_is_a_rank():
+    with pytest.raises(tl.InputError, match="own_shares= is for processes of one script"):
+        tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], own_shares=True)
+    own = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], "torch", own_shares=True)
+    with pytest.raises(tl.BackendError, match="for a script that every rank runs"):
+        tl.Executor().execute_distributed(graph(), GIVEN, own)
 
 
 @pytest.mark.parametrize("kind", ["same", "different"])

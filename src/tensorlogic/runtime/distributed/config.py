@@ -235,7 +235,8 @@ class DistributedConfig:
     Devices of the same processor are virtual: threads, or processes with ``communication="torch"``. With ``communication="ray"`` they are
     processes that Ray places on the cluster at an ``address``, or on this machine. Of a trainer, ``shard_optimizer`` gives each device
     a share of what the optimizer keeps. With ``deterministic`` the rows are added up in blocks, in an order that does not depend on how
-    many devices there are, so that any number of them gives the same bits.
+    many devices there are, so that any number of them gives the same bits. In a script that every rank runs, ``own_shares`` says that
+    each gives its own share of the inputs with rows, or of the tensors that a spec names, and not the whole.
 
     >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
     >>> config.strategy
@@ -249,10 +250,11 @@ class DistributedConfig:
     shard_optimizer: bool = False
     deterministic: bool = False
     address: str | None = None  # of a Ray cluster
+    own_shares: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", checked_devices(self.devices))
-        for name in ("shard_optimizer", "deterministic"):
+        for name in ("shard_optimizer", "deterministic", "own_shares"):
             expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=True")
         if self.communication not in CARRIERS:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
@@ -271,6 +273,11 @@ class DistributedConfig:
             )
             hint = "write strategy=DataParallel(...), and leave shard_optimizer= out"
             raise InputError(message, hint, code="E387")
+        plain = self.communication == "torch" and isinstance(self.strategy, DataParallel | ModelParallel)
+        if self.own_shares and (not plain or self.deterministic):
+            message = "own_shares= is for processes of one script that share rows, or tensors that a spec names"
+            hint = 'write communication="torch" and DataParallel or ModelParallel, without deterministic='
+            raise InputError(message, hint, code="E377")
         if isinstance(self.strategy, Auto):
             return
         mesh = mesh_of(self.strategy)

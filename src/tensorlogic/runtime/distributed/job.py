@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,8 +165,10 @@ class Job:
         turns = turns_of(schedule, stage, stages, batches, backward)
         return [*turns, (LAST, batches - 1)] if part.last and part.last[0, 0][stage].outputs else turns
 
-    def tasks(self, rank: int, chosen: Sequence[Part], inputs: Sequence[Mapping[str, Any]]) -> list[Task]:
-        """Return what a rank runs, in order."""
+    def tasks(
+        self, rank: int, chosen: Sequence[Part], inputs: Sequence[Mapping[str, Any]], shares: Collection[str] = ()
+    ) -> list[Task]:
+        """Return what a rank runs, in order; the inputs that are ``shares`` are its own already."""
         place = self.mesh.coordinates(rank)
         found: list[Task] = []
         for way, n in self.turns(chosen[0], place["stage"], len(chosen)):
@@ -176,7 +178,7 @@ class Job:
             for name in graph.inputs:
                 if name in inputs[n]:  # what is kept from another unit comes from the rank itself
                     value = inputs[n][name]
-                    own = cuts.get(name, ())
+                    own = () if name in shares else cuts.get(name, ())
                     values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
             totals = {name: how for name, how in self.totals.items() if way != LAST and name in graph.output_names}
             found.append(Task(graph, values, chosen[n].handed_in[rank], self.config.deterministic, totals))

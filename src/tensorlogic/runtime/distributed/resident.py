@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ExecutionError
+from ...errors import ExecutionError, InputError
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ..modes import distributed_of
@@ -49,6 +49,9 @@ class Resident:
         shares: Mapping[str, int] | None = None,
     ) -> None:
         self.executor, self.graph, self.carried, self.config = executor, graph, tuple(carried), config
+        if config.own_shares:
+            message = "own_shares= is for execute_distributed: a trainer gives every rank its share of a batch"
+            raise InputError(message, "leave own_shares= out", code="E377")
         self.shares = dict(shares or {})
         self._distributed = distributed_of(executor)
         self.mesh = Mesh() if isinstance(config.strategy, Auto) else config.mesh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,7 @@ from .config import Auto, DistributedConfig, Mesh
 from .job import Job, Part
 from .local import local_group
 from .one_machine import RUN
+from .own_shares import shared_axes, whole_types
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
 
@@ -66,6 +67,10 @@ class Distributed:
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
+        own: Mapping[str, int] = {}
+        if config.own_shares:
+            own = shared_axes(graph, config)
+            types = whole_types(self.world_of(config), own, types)
         shares = rows and tuple(rows.items())
         key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic, shares)
         job = self.jobs.get(key)
@@ -77,7 +82,7 @@ class Distributed:
             outputs = (
                 self._pipelined(executor, job, given, config)
                 if job.cut
-                else self._run(executor, job, [given], config)[0]
+                else self._run(executor, job, [given], config, own)[0]
             )
         return Outputs(graph.output_names, [outputs[name] for name in graph.output_names])
 
@@ -106,14 +111,20 @@ class Distributed:
         return found
 
     def _run(
-        self, executor: Executor, job: Job, batches: Sequence[Mapping[str, Any]], config: DistributedConfig
+        self,
+        executor: Executor,
+        job: Job,
+        batches: Sequence[Mapping[str, Any]],
+        config: DistributedConfig,
+        own: Collection[str] = (),
     ) -> list[dict[str, Any]]:
+        """Run a job on batches, and return the outputs of each; of the inputs that are ``own`` a batch has this rank's share."""
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
         world = self.world_of(config)
         here = range(job.mesh.size) if world is None else (world.rank,)
         nothing: list[Mapping[str, Any]] = [{}] * len(batches)
-        tasks = [job.tasks(r, chosen, batches if r in here else nothing) for r in range(job.mesh.size)]
+        tasks = [job.tasks(r, chosen, batches if r in here else nothing, own) for r in range(job.mesh.size)]
         if world is not None:
             results = self._beside_others(executor, job, chosen, tasks, world)
         else:
