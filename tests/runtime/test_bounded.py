@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -329,3 +330,19 @@ def test_a_scalar_noisy_or_is_joined_from_its_parts():
     inputs = {"x": np.random.default_rng(0).random((100, 1000)) * 1e-3}
     whole, parts = tl.Executor().execute(graph, inputs), tl.Executor().execute(graph, inputs, budget=3000)
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-9)
+
+
+def test_parts_of_a_boolean_join_are_few_because_each_packs_the_other_operand_again(monkeypatch):
+    """In 188 parts of 32 rows it took twelve times as long as at once."""
+    monkeypatch.undo()  # this one is on packed bits
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (6000, 6000), "bool"), b.input("y", (6000, 6000), "bool")
+    graph = b.build(r=b.einsum("xy,yz->xz", x, y, algebra="boolean"))
+    executor = tl.Executor()
+    with pytest.raises(tl.OutOfMemoryError) as caught:
+        executor.plan(graph, budget=40_000_000)
+    least = int(re.search(r"allow ([\d,]+) bytes", str(caught.value)).group(1).replace(",", ""))
+    for budget in (least, 50_000_000, 55_000_000):
+        plan = executor.plan(graph, budget=budget)
+        assert plan.peak_bytes <= budget
+        assert 2 <= int(re.search(r"in (\d+) parts", plan.name).group(1)) <= 12

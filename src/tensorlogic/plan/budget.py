@@ -30,8 +30,10 @@ from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
-SLOWER = 3.0  # times as long as at once, that running in parts may take,
-AT_ONCE = 0.05  # unless it takes less than these seconds
+SLOWER = (
+    2.0  # times as long as at once, that running in parts may take by estimate; estimates err, and three is promised
+)
+AT_ONCE = 0.05  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
 
 
@@ -202,7 +204,12 @@ def _sliced(
     return slicing(low)
 
 
-_RATE = {"bits": 2e12, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}  # operations in a second; elsewhere 2e9
+_RATE = {"bits": 8e12, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}  # operations in a second; elsewhere 2e9
+_BYTES = {
+    "bits": 4e9,
+    "fixpoint": 1e9,
+}  # bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables
+_PART = 2e-5  # seconds to feed a part and to join what it gives
 
 
 def seconds(plan: ExecutionPlan) -> float:
@@ -210,9 +217,11 @@ def seconds(plan: ExecutionPlan) -> float:
     total = 0.0
     for step in plan.steps:
         kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
+        if kind == "algebra" and step.types[0].dtype == "bool":
+            kind = "bits"
         moved = sum(map(nbytes, (*step.arg_types, *step.types))) if step.nbytes else 0
         inner = max((seconds(body) for body in step.bodies), default=0.0) * (rounds(step.op, step.arg_types) or 16)
-        total += 5e-6 + step.flops / _RATE.get(kind, 2e9) + moved / 1e10 + inner
+        total += 5e-6 + step.flops / _RATE.get(kind, 2e9) + moved / _BYTES.get(kind, 1e10) + inner
     return total
 
 
@@ -220,7 +229,7 @@ def _seconds_of(piece: Piece) -> float:
     if isinstance(piece, ExecutionPlan):
         return seconds(piece)
     before, part, after = map(_seconds_of, (piece.before, piece.pieces[max(piece.pieces)], piece.after))
-    return before + piece.number * part + after
+    return before + piece.number * (_PART + part) + after
 
 
 def _lengths(size: int, number: int) -> set[int]:
