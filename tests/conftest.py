@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# the same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("explore", deadline=None)
+# the same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones. How long they take is not looked
+# at: a machine may be busy, or stop a while
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", settings.get_profile("busy"), derandomize=True)
+settings.register_profile("explore", settings.get_profile("busy"))
 settings.load_profile("fixed")
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -376,7 +376,7 @@ VALUES = st.recursive(
 FIELDS = sorted({name for kind in OPS.values() for name in kind.__struct_fields__})
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=400)
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(OPS)), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), st.lists(st.integers(-1, 4), max_size=3)),

@@ -6,7 +6,7 @@ import operator
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
@@ -223,7 +223,7 @@ def programs(draw):
     return "\n".join(lines)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(programs(), st.sampled_from(["numpy", "numpy", "numpy", "reference"]))
 def test_random_programs(text, backend):
     agrees(text, [backend])

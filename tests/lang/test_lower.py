@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from brute import evaluate
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
@@ -69,7 +69,7 @@ def brute(expr, size, arrays, strategy, clip=False):
 
 
 @pytest.mark.parametrize("strategy", LOGICS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), size=st.integers(1, 4), seed=st.integers(0, 99))
 def test_random_formulas(strategy, data, size, seed):
     expr = data.draw(formulas(size))

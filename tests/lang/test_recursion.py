@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from brute import evaluate
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
@@ -72,7 +72,7 @@ def test_a_chain_of_thousands_is_complete():
     assert run(PATH, 1500, {"edge": edge})["path"].sum() == 1500 * 1499 // 2
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None)
 @given(case=rule_sets(), backend=st.sampled_from(["numpy", "numpy", "reference"]))
 def test_random_rule_sets(case, backend):
     term = {n: tl.Term.var(n, "D") for n in "xyzw"}
