@@ -158,10 +158,14 @@ def in_c(source: str, *flags: str) -> Any:
     if shutil.which("gcc") is None:
         return "gcc is not installed"
     with tempfile.TemporaryDirectory() as folder:
-        code, made = Path(folder, "code.c"), Path(folder, "code.so")
+        code, part, made = (Path(folder, name) for name in ("code.c", "code.o", "code.so"))
         code.write_text(source)
-        command = ["gcc", "-O3", "-march=native", "-shared", "-fPIC", *flags, "-o", str(made), str(code), "-lm"]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(
+            ["gcc", "-O3", "-march=native", "-fPIC", *flags, "-c", "-o", part, code], check=True, capture_output=True
+        )
+        # linked with -ffast-math, a library would let the processor round the smallest numbers to zero, for all code of the process
+        linked = [flag for flag in flags if flag != "-ffast-math"]
+        subprocess.run(["gcc", "-shared", *linked, "-o", made, part, "-lm"], check=True, capture_output=True)
         return ctypes.CDLL(str(made))
 
 

@@ -229,6 +229,16 @@ def test_by_hand_and_executor_agree(bench, monkeypatch, row):
     bench.harness.compare(case.title, answers, 1e-4)
 
 
+def test_a_library_in_c_leaves_the_processor_as_it_was(bench):
+    library = bench.harness.in_c("double f(double x) { return x + 1; }", "-ffast-math")
+    if isinstance(library, str):
+        pytest.skip(library)
+    small = np.array([2.0**-1074]) * 1.0
+    assert small.view("int64").tolist() == [
+        1
+    ]  # its bits: a processor that takes it for zero finds it equal to zero too
+
+
 def test_where_the_time_goes_adds_up(bench):
     text = bench.models.steps(bench.models.mlp(1), runs=2)
     assert text.startswith("MLP 784-512-256-10, batch 1: ")
