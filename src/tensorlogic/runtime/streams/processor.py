@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..distributed.config import DistributedConfig
     from ..executor import Executor
 
-_WIDE = {"float16": "float64", "float32": "float64"}  # in which long sums are kept
+_NARROW = "ef"  # characters of the floats whose long sums are kept in float64
 _SUMS = frozenset({"add", "mean", "multiply", "logaddexp", "noisy_or"})
 
 
@@ -244,8 +244,8 @@ class StreamProcessor:
                 with self.executor.backend.guard():  # infinities and NaN combine without a word, as they do in a run
                     self._parts.join(self.totals, [results[join.label] for join in split.totals], range(rows))
                 for n, (join, total) in enumerate(zip(split.totals, self.totals, strict=True)):
-                    if join.how in _SUMS and total.dtype.name in _WIDE:
-                        self.totals[n] = total.astype(_WIDE[total.dtype.name])
+                    if total.dtype.char in _NARROW and join.how in _SUMS:
+                        self.totals[n] = total.astype("float64")
             if rows == 1 and not metadata.start:
                 self.first = {name: np.array(value) for name, value in chunk.items()}  # the caller may write to its own
             self.rows, self.chunks = metadata.start + rows, metadata.chunk_id + 1
