@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
+import beside
 import glance
 import plots
 from harness import HERE, RESULTS, machine, read, write
@@ -47,12 +48,18 @@ def main(names: list[str]) -> None:
             print("\n" + table.title)
             for row in table.rows():
                 print("  " + "  ".join(f"{cell:>{34 if i == 0 else 10}}" for i, cell in enumerate(row)))
+    write_page()
+
+
+def write_page() -> None:
+    """Write docs/benchmarks.md from the results."""
     page = [INTRODUCTION, f"Machine: {machine()}\n", glance.markdown()]
     drawn = plots.draw()
     for name in NAMES:
         if (path := RESULTS / f"{name}.json").exists():
             page += [t.markdown() for t in read(path)]
             page += [f"![{title}](plots/{p.name})\n" for title, p in drawn.get(name, [])]
+    page += [beside.markdown()]
     Path(HERE.parent / "docs" / "benchmarks.md").write_text("\n".join(page).rstrip() + "\n")
 
 

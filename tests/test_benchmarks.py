@@ -265,3 +265,28 @@ def test_every_job_at_a_glance_has_its_result(monkeypatch):
     assert len(lines) == len(glance.JOBS) + 2  # with the head and its rule
     for name in ("glance", "harness"):
         sys.modules.pop(name, None)
+
+
+def test_two_trees_take_turns_and_their_rows_become_a_table(bench, monkeypatch, tmp_path):
+    """Two trees with a harness and a benchmark of their own: the shared rows are timed, peers and other titles are not."""
+    import beside
+
+    harness = "def Timing(*x): return x\ndef Table(*x): return x\ndef contest(*x, **y): raise AssertionError\n"
+    for name, other in (("old", "only old"), ("new", "only new")):
+        folder = tmp_path / name / "benchmarks"
+        (folder / "results").mkdir(parents=True)
+        (folder / "harness.py").write_text(harness)
+        code = "from harness import contest\ndef tables():\n"
+        for title in (other, "shared"):
+            code += (
+                f"    contest({title!r}, '', {{'NumPy by hand': int, 'ours': list, {name!r}: int, 'absent': 'no'}})\n"
+            )
+        (folder / "toy.py").write_text(code)
+        (folder / "results" / "toy.json").write_text(f'{{"tables": [{{"title": "{other}"}}, {{"title": "shared"}}]}}')
+    monkeypatch.setattr(beside, "SECONDS", 0.0)
+    found = beside.beside(tmp_path / "old", tmp_path / "new", "toy", "")
+    assert list(found) == ["shared: ours"] and all(t > 0 for t in found["shared: ours"])
+    monkeypatch.setattr(beside, "KEPT", tmp_path / "kept.json")
+    assert beside.markdown() == ""
+    (tmp_path / "kept.json").write_text('{"toy": {"a: x": [1.0, 1.02, 1.0, 1.0], "a: y": [1.0, 2.0, 1.0, 3.0]}}')
+    assert "1 of 2 rows" in beside.markdown() and "| a: y | 2.00 | 3.00 |\n| a: x | 1.02 | 1.00 |" in beside.markdown()
