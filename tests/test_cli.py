@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import tensorlogic as tl
-from tensorlogic.cli import main
+from tensorlogic.cli import COMMANDS, main
 
 RUST = {
     "tensors": ["a", "b", "c"],
@@ -289,3 +290,18 @@ def test_names_with_slashes_and_colons_are_members(folder):
     assert call("run", "named.json", "-i", "x=[1,2]", "-o", "named.npz").exit_code == 0
     with np.load(folder / "named.npz") as archive:
         assert archive["layer/dense:0"].tolist() == [2, 4]
+
+
+def test_the_list_of_commands_says_what_each_of_them_does() -> None:
+    assert list(COMMANDS) == sorted(COMMANDS)
+    for name, (_, _, words) in COMMANDS.items():
+        command = main.get_command(click.Context(main), name)
+        assert command is not None and command.name == name
+        assert " ".join((command.help or "").split()).startswith(words)
+
+
+def test_help_loads_no_command() -> None:
+    code = "import sys; sys.argv = ['tensorlogic', '--help']\ntry: import tensorlogic.__main__\n"
+    code += "finally: print([m for m in sys.modules if m.startswith('tensorlogic.cli.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]" and "explain-error" in done.stdout

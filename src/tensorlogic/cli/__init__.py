@@ -5,23 +5,64 @@ Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command wa
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from .. import __version__
-from ..errors import InputError, nearest
-from ..faults import FAULTS
-from .common import print_json, print_table, reported
-from .graphs import check, compile_command, explain, graph_command, run_command
-from .launch import launch_command
-from .programs import fmt_command, query_command
-from .quantize import quantize_command
-from .serve import serve_command
-from .traces import trace_group
-from .train import train_command
-from .why import why_command, why_not_command
+
+# of each command: the module that has it, the name it has there, and what it does in a few words, as its own help begins
+COMMANDS = {
+    "check": ("graphs", "check", "Check a graph file: structure, shapes and types, unused inputs and repeated work"),
+    "compile": ("graphs", "compile_command", "Compile a formula to a graph"),
+    "completion": ("about", "completion", "Print the completion script of a shell"),
+    "explain": ("graphs", "explain", "Print the plan of a graph file or a program"),
+    "explain-error": (
+        "about",
+        "explain_error",
+        "Print what an error code means, why the error comes about and what to do",
+    ),
+    "fmt": ("programs", "fmt_command", "Lay programs out in the usual way; comments stay"),
+    "graph": ("graphs", "graph_command", "Show a graph file as text, or convert it"),
+    "launch": ("launch", "launch_command", "Run SCRIPT in several processes, the ranks of execute_distributed"),
+    "quantize": (
+        "quantize",
+        "quantize_command",
+        "Store the weights of a graph file in a few bits, and tell what that saves and costs",
+    ),
+    "query": ("programs", "query_command", "Ask a program: the answers by name"),
+    "run": ("graphs", "run_command", "Run a graph file and print its outputs; run a program (.tl), print its answers"),
+    "serve": ("serve", "serve_command", "Serve the models of FOLDER/NAME/VERSION/ until told to end"),
+    "trace": ("traces", "trace_group", "Record runs, and read, convert, draw and compare their traces"),
+    "train": ("train", "train_command", "Learn the parameters of a graph file whose output 'loss' is a scalar"),
+    "why": ("why", "why_command", "Say why an atom holds: a proof from the facts"),
+    "why-not": (
+        "why",
+        "why_not_command",
+        "Say why an atom does not hold: the closest rules, and what each of them misses",
+    ),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Commands that are loaded when they are called; a list of them loads none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f".{module}", __name__), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tensorlogic")
 def main() -> None:
     """Run and ask programs; run, explain, draw and check tensor graphs; compile formulas; record and read traces.
@@ -44,69 +85,3 @@ def main() -> None:
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
-
-
-@main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    Examples:
-      eval "$(tensorlogic completion bash)"
-      tensorlogic completion fish > ~/.config/fish/completions/tensorlogic.fish
-    """  # noqa: D301
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"no completion for {shell}")
-    click.echo(kind(main, {}, "tensorlogic", "_TENSORLOGIC_COMPLETE").source())
-
-
-@main.command("explain-error")
-@click.argument("code", required=False)
-@click.option("--list", "listed", is_flag=True, help="List all codes.")
-@reported
-def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
-    """Print what an error code means, why the error comes about and what to do.
-
-    \b
-    Examples:
-      tensorlogic explain-error E304
-      tensorlogic explain-error --list
-    """  # noqa: D301
-    if listed == (code is not None):
-        raise click.UsageError("give one error code, or --list")
-    wanted = (code or "").upper()
-    if not listed and wanted not in FAULTS:
-        near = nearest(wanted, FAULTS) if len(wanted) > 3 else []  # too short to be near to one
-        raise InputError(f"there is no error code {code!r}", *near, "--list shows them all", code="E219")
-    shown = FAULTS if listed else {wanted: FAULTS[wanted]}
-    if as_json:
-        rows = [{"code": c, **fault._asdict()} for c, fault in shown.items()]
-        print_json(rows if listed else rows[0])
-    elif listed:
-        print_table(["code", "fault"], [[c, fault.title] for c, fault in shown.items()])
-    else:
-        fault = shown[wanted]
-        click.echo(f"{wanted}: {fault.title}\n\n{fault.cause}\nFix: {fault.fix}")
-
-
-for command in (
-    run_command,
-    query_command,
-    explain,
-    graph_command,
-    check,
-    fmt_command,
-    why_command,
-    why_not_command,
-    compile_command,
-    train_command,
-    quantize_command,
-    launch_command,
-    serve_command,
-    trace_group,
-):
-    main.add_command(command)
