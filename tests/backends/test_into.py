@@ -9,7 +9,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, OptimizationLevel
-from tensorlogic.backends.numpy_inplace import scalar
+from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.ir import ops
 from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.types import TensorShape, TensorType
@@ -167,7 +167,7 @@ def test_the_conformance_table(part: int) -> None:
 
 def test_scalars_become_what_numpy_would_make_of_them() -> None:
     def of(value: Any, *dtypes: str) -> Any:
-        return scalar(value, tuple(TensorType(TensorShape((3,)), d) for d in dtypes))
+        return NumpyBackend().scalar(value, tuple(TensorType(TensorShape((3,)), d) for d in dtypes))
 
     assert of(1, "float32").dtype == np.float32
     assert of(1.5, "int32").dtype == np.float64

@@ -109,7 +109,7 @@ def test_only_so_many_kernels_are_made_of_one_graph(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(whole, "MOST_FUNCTIONS", 5)
     few, many = (native_steps(many_groups(n)) for n in (5, 40))
     assert [sum(bool(s.parts) for s in plan.steps) for plan in (few, many)] == [5, 5]
-    assert one_function(few, NativeFacts()) and not one_function(many, NativeFacts())
+    assert one_function(few.graph, NativeFacts()) and not one_function(many.graph, NativeFacts())
 
 
 def test_groups_that_are_alike_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder
+from tensorlogic.ir.types import Layout, in_order, is_in_order
 from tensorlogic.plan.build import lay_out
-from tensorlogic.plan.layout import Layout, copying_reshapes, in_order, is_in_order, reshaped
+from tensorlogic.plan.layout import copying_reshapes, reshaped
 from tensorlogic.plan.memory import lifetimes
 
 

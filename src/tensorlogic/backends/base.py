@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,9 @@ from ..errors import BackendError, nearest
 from ..ir.types import TensorType
 from ..passes.rewrite import Pass
 from ..plan.build import ExecutionPlan, Step
-from ..plan.groups import Facts
+
+if TYPE_CHECKING:
+    from ..plan.groups import Facts
 
 Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]

@@ -15,19 +15,16 @@ from ..ir.arrays import plain_array
 from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
-from ..ir.quantize_arrays import dequantize_array, quantize_array
 from ..ir.type_rules import reduced_axes
 from ..ir.types import DTYPES, TensorType, normal_axis
 from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16, order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
-from .collectives import COLLECTIVES, bind_collective
 from .contract import COMBINE, bind_contraction
-from .contract_vjp import bind_contract_vjp
 from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts
-from .numpy_inplace import bind_into, scalar, sigmoid
+from .numpy_inplace import bind_into, sigmoid
 from .numpy_windows import bind_overlap_add, bind_pad, bind_window
 from .threads import on_one_thread
 
@@ -85,8 +82,20 @@ class NumpyBackend:
         return bind_fused(step)
 
     def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
-        """Return a Python scalar as the array it becomes beside operands of these types."""
-        return scalar(value, types)
+        """Return a Python scalar as the array that NumPy would make of it beside operands of these types, once and for all.
+
+        A number that does not fit stays as it is: what NumPy says of it, it says at run time.
+        """
+        others = [np.dtype(t.dtype or "float64") for t in types if not t.weak]
+        if not others:
+            return value
+        try:
+            with np.errstate(all="ignore"):
+                array = np.asarray(value, np.result_type(*others, value))
+        except (OverflowError, TypeError):
+            return value
+        array.setflags(write=False)
+        return array
 
     def bind(self, step: Step, run_body: RunBody) -> Kernel:
         """Choose the kernel of one step."""
@@ -102,9 +111,13 @@ class NumpyBackend:
             kernel = bind_contraction(op, step.contraction, step.arg_types, step.types[0])
             kernel = on_one_thread(kernel) if step.threads else kernel
         elif isinstance(op, ops.ContractVJP) and step.contraction is not None:
+            from .contract_vjp import bind_contract_vjp
+
             kernel = bind_contract_vjp(op, step.contraction, step.types[0], step.arg_types)
         else:
             maker = MAKERS.get(type(op)) or (_same if isinstance(op, ops.Same) else None)
+            if maker is None and isinstance(op, ops.Collective):
+                from .collectives import bind_collective as maker
             if maker is None:
                 raise BackendError(f"the numpy backend has no {op.name}", code="E403")
             kernel = maker(op, step.arg_types, step.types[0])
@@ -325,10 +338,14 @@ def _scatter_add(op: ops.ScatterAdd, args: tuple[TensorType, ...], result: Tenso
 
 
 def _quantize(op: ops.Quantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    from ..ir.quantize_arrays import quantize_array
+
     return lambda x, scale, zero: quantize_array(x, scale, zero, op)
 
 
 def _dequantize(op: ops.Dequantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    from ..ir.quantize_arrays import dequantize_array
+
     return lambda q, scale, zero: dequantize_array(q, scale, zero, op, result.dtype or "float32")
 
 
@@ -355,6 +372,5 @@ MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kerne
     ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
     ops.Quantize: _quantize,
     ops.Dequantize: _dequantize,
-    **dict.fromkeys(COLLECTIVES, bind_collective),
     ops.Unpack: lambda op, args, t: lambda x: unpack_numbers(x, op.kind, int(op.count)),
 }

@@ -18,9 +18,8 @@ from ..ir import ops
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
 from ..plan.build import Step
-from ..plan.groups import FEW, in_few_slices
+from ..plan.cost import FEW, in_few_slices
 from .base import Kernel
-from .collectives import bind_start
 from .contract import bind_matmul_into
 from .erf import bind_erf
 from .numpy_windows import bind_overlap_add, bind_pad
@@ -52,26 +51,11 @@ def bind_into(step: Step) -> Kernel:
         case ops.OverlapAdd():
             return bind_overlap_add(op, step.arg_types, result)
         case ops.StartAllReduce():
+            from .collectives import bind_start
+
             return bind_start(op, result)
         case _:
             raise AssertionError(op)
-
-
-def scalar(value: Any, types: tuple[TensorType, ...]) -> Any:
-    """Return a Python scalar as the array that NumPy would make of it beside operands of these types, once and for all.
-
-    A number that does not fit stays as it is: what NumPy says of it, it says at run time.
-    """
-    others = [np.dtype(t.dtype or "float64") for t in types if not t.weak]
-    if not others:
-        return value
-    try:
-        with np.errstate(all="ignore"):
-            array = np.asarray(value, np.result_type(*others, value))
-    except (OverflowError, TypeError):
-        return value
-    array.setflags(write=False)
-    return array
 
 
 def _cast(operand: TensorType) -> Kernel:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..diagnostics import Diagnostic, Severity
 from ..errors import FormatError, GraphError, InputError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
-from .ops import Op
-from .sizes import Dim, dim
+from .sizes import dim
 from .type_rules import UNTYPED, known_types
 from .types import DTYPES, ITEMSIZE
 
@@ -113,7 +110,7 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
                     hint = "a range is (start, count, step), a width (before, after)"
                     report(i, "E213", " has ranges or widths of the wrong length", hint)
                     continue
-        for size in op_sizes(op) if op.size_fields else ():
+        for size in op.sizes() if op.size_fields else ():
             if isinstance(size, str) and (normal := _size_hint(size)):
                 report(i, "E209", f" has a size {size[:40]!r} that is not in normal form", normal)
         for key in body_fields(type(op)):
@@ -160,13 +157,6 @@ def plain_literal(op: ops.Literal) -> bool:
         return op.kind in ("bool", "int", "float") and ops.Literal.of(op.value) == op
     except ValueError:
         return False
-
-
-def op_sizes(op: Op) -> Iterable[Dim | None]:
-    """Return the sizes in an operation's fields: a size, a shape, or ranges of them."""
-    fields = [getattr(op, name) for name in op.size_fields]
-    shapes = [value if isinstance(value, tuple) else (value,) for value in fields]
-    return [d for shape in shapes for part in shape for d in (part if isinstance(part, tuple) else (part,))]
 
 
 def _size_hint(size: str) -> str | None:

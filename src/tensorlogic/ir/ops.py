@@ -27,6 +27,12 @@ class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True
         """The word that stands for the operation in text."""
         return str(self.__struct_config__.tag)
 
+    def sizes(self) -> list[Dim | None]:
+        """Return the sizes in its fields: a size, a shape, or ranges of them."""
+        fields = [getattr(self, name) for name in self.size_fields]
+        shapes = [value if isinstance(value, tuple) else (value,) for value in fields]
+        return [d for shape in shapes for part in shape for d in (part if isinstance(part, tuple) else (part,))]
+
 
 class Input(Op, frozen=True, tag="input"):
     """A value the caller gives, by name."""

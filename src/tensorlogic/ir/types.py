@@ -248,3 +248,29 @@ def normal_axis(axis: int, rank: int, what: str) -> int:
         hint = f"use {-rank} to {rank - 1}" if rank else "a scalar has no axes"
         raise ShapeError(f"{what}: there is no axis {axis} in a tensor of {rank} axes", hint, code="E005")
     return axis % rank
+
+
+class Layout(NamedTuple):
+    """The sizes of the axes, and how many elements apart two neighbours along each of them are."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def in_order(shape: Sequence[int]) -> Layout:
+    """Return the layout of a new array.
+
+    >>> in_order((2, 3, 4)).strides
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return Layout(tuple(shape), tuple(reversed(strides)))
+
+
+def is_in_order(layout: Layout) -> bool:
+    """Tell whether elements lie one after another; axes of size 1 do not matter, nor do arrays without elements."""
+    wide = [(n, s) for n, s in zip(*layout, strict=True) if n != 1]
+    return 0 in layout.shape or [s for _, s in wide] == list(in_order([n for n, _ in wide]).strides)

@@ -17,7 +17,6 @@ from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies, with_bod
 from ..ir.ops import Op
 from ..ir.type_rules import label_sizes
 from ..ir.types import Scope, TensorType
-from .contraction_paths import best_path
 from .rewrite import Draft, Rules, only_with, rewrite
 
 
@@ -50,6 +49,8 @@ def _split(
     if any(sizes[x] == 0 for x in form.contracted):
         return _add(nodes, node, op, *args)  # the reduction of nothing is one value, not a product of several
     working = "float32" if whole.dtype == "float16" else whole.dtype
+    from .contraction_paths import best_path
+
     path = best_path(form.inputs, form.output, {x: int(n) for x, n in sizes.items()}, op.algebra, str(working))
     exact = op.algebra == "boolean"
     given = [

@@ -17,7 +17,7 @@ from ..ir.sizes import Dim
 from ..ir.spec import Labels, Spec
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
-from .rewrite import Draft, Rules, finished, rewrite
+from .rewrite import Draft, Rules, finished, only_with, rewrite
 from .simplify import without_transposes
 
 OPERANDS = 6  # up to here (and a little further) every contraction order is tried, so that merging never makes it worse
@@ -25,6 +25,7 @@ FULL = frozenset({"float32", "float64", "bool"})  # partial results in these rou
 BLAS = frozenset({"real", "boolean"})  # algebras whose contractions are matrix products
 
 
+@only_with(ops.Einsum, ops.Reduce, ops.Transpose, ops.Reshape, reading=(ops.Einsum, ops.Transpose))
 def merge_einsums(graph: EinsumGraph) -> EinsumGraph:
     """Merge einsums into the einsums and sums that are their only readers, where the algebra distributes.
 
@@ -231,6 +232,7 @@ RULES: Rules = {
 }
 
 
+@only_with(ops.Einsum, reading=(ops.Constant,))
 def stack_products(graph: EinsumGraph) -> EinsumGraph:
     """Turn several products of one operand with constant matrices into one product and slices of it.
 

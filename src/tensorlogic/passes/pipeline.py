@@ -12,9 +12,9 @@ import msgspec
 
 from ..errors import CancelledError, GraphError, TensorLogicError, expect
 from ..events import Hook, check_contexts, span
-from ..ir.check import check_structure, op_sizes
+from ..ir.check import check_structure
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
-from ..ir.ops import Input, Op
+from ..ir.ops import Einsum, Input, Op, Reduce
 from ..tables import table
 from .merge import merge_einsums, stack_products, waits_for_sizes
 from .rewrite import Pass, drop_dead, merge_equal
@@ -134,9 +134,11 @@ def _has_named_sizes(graph: EinsumGraph, merges: bool) -> bool:
     if graph.inference.equalities:
         return True
     for node in graph.nodes:
-        if not isinstance(node.op, Input) and any(isinstance(size, str) for size in op_sizes(node.op)):
+        if not isinstance(node.op, Input) and any(isinstance(size, str) for size in node.op.sizes()):
             return True
-        if merges and waits_for_sizes(graph, node.op, node.args):
+        may_merge = merges and isinstance(node.op, Einsum | Reduce)
+        reads_einsum = may_merge and any(isinstance(graph.nodes[a].op, Einsum) for a in node.args)
+        if reads_einsum and waits_for_sizes(graph, node.op, node.args):
             return True
         if any(_has_named_sizes(body, merges) for body in bodies(node.op)):
             return True

@@ -138,16 +138,19 @@ def finished(draft: Draft, new: Sequence[int]) -> EinsumGraph:
     return renumbered(draft.nodes, live, outputs, draft.constants, known)
 
 
-def only_with(*kinds: type[Op], operands: int = 0, dtype: str | None = None) -> Callable[[Pass], Pass]:
-    """Make a pass of a function that has nothing to do but for operations of some kinds with so many operands, or for a dtype.
+def only_with(
+    *kinds: type[Op], operands: int = 0, reading: tuple[type[Op], ...] = (), dtype: str | None = None
+) -> Callable[[Pass], Pass]:
+    """Make a pass of a function that has nothing to do but for operations of some kinds, or for a dtype.
 
-    A graph without them is returned as it is.
+    The operations have so many operands, and are ``reading`` one of other kinds. A graph without them is returned as it is.
     """
 
     def concerns(graph: EinsumGraph) -> bool:
         if dtype is not None:
             return any(t.dtype == dtype for results in graph.inference.types for t in results)
-        return any(isinstance(node.op, kinds) and len(node.args) >= operands for node in graph.nodes)
+        found = (node.args for node in graph.nodes if isinstance(node.op, kinds) and len(node.args) >= operands)
+        return any(not reading or any(isinstance(graph.nodes[a].op, reading) for a in args) for args in found)
 
     def decorated(function: Pass) -> Pass:
         @wraps(function)

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
-from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect_known, nearest
+from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect, expect_known, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
@@ -228,6 +228,19 @@ def known_inputs(
         else:
             types[name] = TensorType(TensorShape(evaluate(d, known) for d in t.shape), t.dtype or dtype)
     return Known(types, known, assumed, tuple(unranked))
+
+
+def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Return sizes by name, each of which the graph has."""
+    if sizes is None:
+        return None
+    if type(sizes) is not dict:
+        expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
+    for name, value in sizes.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
+            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
+        expect_known("the graph has no size", [name], graph.size_names, "E304")
+    return sizes
 
 
 def input_types(

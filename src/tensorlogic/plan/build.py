@@ -24,6 +24,8 @@ from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
 from .sharing import MANY, on_threads
 
+POLICIES = ("exact", "fast", "adaptive")  # see :mod:`tensorlogic.plan.groups`
+QUICK = 1_000_000  # arithmetic operations that take NumPy less time than compiling a kernel pays for, whatever they are
 Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
 
 
@@ -199,11 +201,7 @@ def lay_out(
         steps = [s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)]
     if threads is not None and any(map(_asks_for_threads, steps)):
         steps = on_threads(steps, threads)
-    exact = all(b.exact for s in steps for b in s.bodies)
-    if found:
-        from .groups import exact_group
-
-        exact = exact and all(exact_group(graph, g) for g in found)
+    exact = all(b.exact for s in steps for b in s.bodies) and all(group.exact for group in found)
     name = "native steps" if any(s.parts for s in steps) else STEPWISE
     return ExecutionPlan(
         graph,

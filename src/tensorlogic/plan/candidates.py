@@ -18,9 +18,10 @@ from ..ir.types import TensorShape, TensorType
 from .build import ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
 from .fused_steps import Fusable, Fused
-from .groups import Facts, find_groups, single_rows
+from .groups import Facts, find_groups
 from .memory import lighter
 from .printing import STEPWISE
+from .row_groups import single_rows
 
 if TYPE_CHECKING:
     from ..passes.split import Split
@@ -29,6 +30,12 @@ LEAST = 2_000_000  # arithmetic operations and bytes below which threads are not
 CACHED = 1 << 20  # bytes of results in one range that stay near a core
 CHAIN = 1_000_000  # flops and bytes below which a chain of steps is not worth a thread of its own
 MOST_NODES = 2000  # of a graph that becomes one function
+FEW_NODES = 300  # of one that is tried as one function before anything else is planned
+CALLS, CALL = (
+    4,
+    256,
+)  # steps of a tiny plan at the least, and the flops and bytes that take less than the call of one step
+ONE_FUNCTION = "one function"
 
 
 def candidates(
@@ -69,13 +76,20 @@ def candidates(
 
         others = partial(_groups, facts=facts, policy=policy, without=without)
         return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
+    whole = policy == "fast" and not donate and facts is not None and ONE_FUNCTION not in without
+    if whole and facts is not None and len(graph.nodes) <= FEW_NODES and facts.usable():
+        plans = one_function(graph, facts)
+        if plans and _is_tiny(plans[0]):
+            return plans
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
         first = lighter(first, laid_out(policy))
     plans = [first]
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
+        if whole:
+            plans = [*one_function(first.graph, facts), *plans][:1]
         if policy == "fast" and not donate:
-            plans = [*one_function(first, facts), *plans][:1] + side_by_side(first, facts, without)
+            plans += side_by_side(first, facts, without)
         if policy == "fast" and len(plans) == 1 and _worth_threads(first) and (threads := facts.threads()) > 1:
             from .batch_ranges import batch_on_threads
 
@@ -110,11 +124,11 @@ def group_key(nodes: Iterable[tuple[int, ops.Op]]) -> object:
     return tuple(nodes)
 
 
-def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
-    """Return a small plan as a plan of one step, which runs as one function; nothing where it is not small or cannot be one."""
-    if len(plan.graph.nodes) > MOST_NODES:
+def one_function(graph: EinsumGraph, facts: Facts) -> list[ExecutionPlan]:
+    """Return the plan of a small graph that is one step, which runs as one function; nothing where it is not small or cannot be one."""
+    if len(graph.nodes) > MOST_NODES:
         return []
-    inner = lay_out(plan.graph, groups=lambda graph: single_rows(graph, facts))
+    inner = lay_out(graph, groups=lambda graph: single_rows(graph, facts.runs_in_rows))
     literal = {slot for slot, op in inner.constants if isinstance(op, ops.Literal)}
     held = [(slot, op) for slot, op in inner.constants if isinstance(op, ops.Constant)]
     reads = [slot for _, slot, _ in inner.inputs] + [slot for slot, _ in held]
@@ -125,7 +139,7 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
     types = [t for _, _, t in inner.inputs] + [TensorType(TensorShape(op.shape), op.dtype) for _, op in held]
     results = [t for _, _, t in inner.outputs]
     step = inner.steps[-1]._replace(
-        op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
+        op=Fused(ONE_FUNCTION, sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
         reads=tuple(reads),
         writes=tuple(writes),
         frees=(),
@@ -138,7 +152,14 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
         parts=inner.steps,
         scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
     )
-    return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
+    return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name=ONE_FUNCTION, exact=False)]
+
+
+def _is_tiny(plan: ExecutionPlan) -> bool:
+    """Tell whether the calls of steps would take longer than what they compute, so that one function need not be measured against them."""
+    [step] = plan.steps
+    calls = sum(len(s.parts) or 1 for s in step.parts)
+    return calls >= max(CALLS, len(step.reads) + len(step.writes)) and step.flops + step.nbytes <= CALL * calls
 
 
 def _worth_threads(plan: ExecutionPlan) -> bool:

@@ -16,6 +16,9 @@ from ..ir.spec import Labels
 from ..ir.type_rules import label_sizes
 from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
 
+FEW = 1 << 13  # elements from which it matters how they are added up
+SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
+
 
 class Contraction(NamedTuple):
     """An einsum with its sizes known.
@@ -178,3 +181,9 @@ def allocates(op: Op, form: Contraction | None) -> bool:
     if isinstance(op, ops.Einsum):
         return form is None or form.kernel != "view"
     return not op.is_view or isinstance(op, ops.Reshape)  # a reshape may have to copy
+
+
+def in_few_slices(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Tell whether whole slices are combined faster than elements one after another: few of them, of runs that are not short."""
+    last = max(axes, default=len(shape))
+    return 1 < math.prod(shape[a] for a in axes) <= SLICES and math.prod(shape[last + 1 :]) >= SHORTEST_RUN

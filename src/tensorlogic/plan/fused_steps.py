@@ -29,6 +29,7 @@ class Fusable(NamedTuple):
     nodes: tuple[int, ...]
     pattern: str
     kind: str = "rows"  # what computes them: see the kinds of docs/architecture.md
+    exact: bool = False  # whether the kernel gives NumPy's bits
 
 
 class Cut(NamedTuple):

@@ -15,32 +15,27 @@ from typing import TYPE_CHECKING, Protocol
 from ..ir import ops
 from ..ir.algebra import ALGEBRAS
 from ..ir.elementwise import FUNCTIONS
-from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
+from ..ir.graph import EinsumGraph, Fixpoint, Scan
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from .cost import Contraction, contraction_of, nbytes
+from .cost import FEW, Contraction, contraction_of, in_few_slices
 from .fused_steps import Fusable
 from .printing import describe
-from .row_groups import Footing, Group, Reading, grow_groups, row_groups, title
+from .row_groups import Footing, Group, Reading, grow_groups, read_graph, row_groups, title
 from .small_numbers import small_number_groups
 from .window_groups import window_groups
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan
 
-POLICIES = ("exact", "fast", "adaptive")
-MOST = 128  # operations of one kernel, because compiling takes time with its length
 MOST_BITS = 256  # nodes of one group on packed bits
 COSTLY = 10  # work per element from which a single function is worth a kernel
 KERNELS = 48  # different row kernels in one graph, those that do most; each takes about half a second to compile
 POINT = {"blocks": 3e-9, "matmul": 2.5e-11}  # seconds that NumPy takes for one point of an index space
 GRADIENT = 4  # times what a contraction takes on NumPy, its gradient for one factor takes
-SHORT = 256  # elements of a row up to which rows are added up by BLAS,
-FEW = 1 << 13  # where there are as many elements
-SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
+SHORT = 256  # elements of a row up to which rows are added up by BLAS, where there are not a few elements only
 ROUNDS = 16  # that a fixpoint is thought to take
 PAYS = 0.02  # seconds on NumPy from which an exact kernel is compiled for a plan that may run only once
-QUICK = 1_000_000  # arithmetic operations that take NumPy less than that, whatever they are
 PAYS_REORDERED = 1.0  # the same for a kernel that rounds differently
 # functions whose machine code gives NumPy's bits: one or a few operations that round as the standard says, or none
 EXACT_FUNCTIONS = frozenset(
@@ -90,7 +85,7 @@ def find_groups(
     graph: EinsumGraph, facts: Facts, policy: str = "fast", taken: AbstractSet[int] = frozenset()
 ) -> list[Fusable]:
     """Return the nodes of a graph with known sizes that run as one native step each, none of those that are ``taken``."""
-    reading = _reading(graph)
+    reading = read_graph(graph)
     groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
@@ -111,30 +106,17 @@ def find_groups(
         if policy == "fast":
             loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
             groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
-    return groups if groups and facts.usable() else []
+    return [g._replace(exact=_exact(graph, g)) for g in groups] if groups and facts.usable() else []
 
 
-def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
-    """Return every node that can be part of a row kernel in such groups, those of one node too: for a graph that becomes one function."""
-    reading = _reading(graph)
-    return [Fusable(m, title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
-
-
-def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
+def _exact(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "relations", "integers", "fuzzy"):
+    if group.kind in ("bits", "fixpoint", "integers", "fuzzy"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op
         return isinstance(op, ops.Einsum) and _exact_contraction(op, graph.type_of(group.nodes[0]))
     return group.kind == "rows" and all(_exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes)
-
-
-def _reading(graph: EinsumGraph) -> Reading:
-    types = graph.inference.types
-    live = tuple(reachable(graph.nodes, (i for _, i in graph.outputs)))
-    size = tuple(sum(map(nbytes, own)) for own in types)
-    return Reading(graph.nodes, types, live, size)
 
 
 def _has(r: Reading, *kinds: type[ops.Op]) -> bool:
@@ -156,15 +138,10 @@ def _exact_contraction(op: ops.Einsum, result: TensorType) -> bool:
 def _rows(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[tuple[int, ...]]:
     used = frozenset(taken)
 
-    def able(reading: Reading, i: int) -> bool:
-        node = reading.nodes[i]
-        if i in used or (policy != "fast" and not _exact_in_rows(node.op, reading.types[i][0])):
-            return False
-        operands = [reading.nodes[a].op for a in node.args]
-        literals = [op if isinstance(op, ops.Literal) else None for op in operands]
-        return facts.runs_in_rows(node.op, [reading.types[a][0] for a in node.args], literals)
+    def allowed(i: int) -> bool:
+        return i not in used and (policy == "fast" or _exact_in_rows(r.nodes[i].op, r.types[i][0]))
 
-    return row_groups(r, MOST, able=able)
+    return row_groups(r, facts.runs_in_rows, allowed)
 
 
 def _cost(r: Reading, i: int) -> int:
@@ -191,12 +168,6 @@ def _column_sums(r: Reading, taken: AbstractSet[int]) -> list[Fusable]:
         if whole.dtype == own.dtype and math.prod(shape) >= FEW and (first or in_few_slices(shape, axes)):
             found.append(Fusable((i,), "sum of rows" if first else "sum of slices", "sums"))
     return found
-
-
-def in_few_slices(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """Tell whether whole slices are combined faster than elements one after another: few of them, of runs that are not short."""
-    last = max(axes, default=len(shape))
-    return 1 < math.prod(shape[a] for a in axes) <= SLICES and math.prod(shape[last + 1 :]) >= SHORTEST_RUN
 
 
 def _affordable(r: Reading, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -265,7 +236,7 @@ def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
         op = r.nodes[i].op
         if not isinstance(op, Fixpoint) or any(t.dtype != "bool" for t in r.types[i]):
             continue
-        body = _reading(op.body)
+        body = read_graph(op.body)
         joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
         seconds = ROUNDS * sum(_seconds(_form(body, n)) for n in joins)
         if (policy != "exact" or seconds >= PAYS) and facts.closes(op, [r.types[a][0] for a in r.nodes[i].args]):

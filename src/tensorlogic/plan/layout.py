@@ -1,41 +1,15 @@
-"""How values lie in memory: which reshapes of a plan only look at what is there, and which copy it."""
+"""Which reshapes of a plan only look at what is there, and which copy it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..ir import ops
-from ..ir.types import dims
+from ..ir.types import Layout, dims, in_order, is_in_order
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan, Step
-
-
-class Layout(NamedTuple):
-    """The sizes of the axes, and how many elements apart two neighbours along each of them are."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def in_order(shape: Sequence[int]) -> Layout:
-    """Return the layout of a new array.
-
-    >>> in_order((2, 3, 4)).strides
-    (12, 4, 1)
-    """
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return Layout(tuple(shape), tuple(reversed(strides)))
-
-
-def is_in_order(layout: Layout) -> bool:
-    """Tell whether elements lie one after another; axes of size 1 do not matter, nor do arrays without elements."""
-    wide = [(n, s) for n, s in zip(*layout, strict=True) if n != 1]
-    return 0 in layout.shape or [s for _, s in wide] == list(in_order([n for n, _ in wide]).strides)
 
 
 def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:

@@ -60,7 +60,7 @@ def relation_groups(graph: EinsumGraph, sparse: Mapping[str, TensorType]) -> lis
     by_level: dict[int, list[int]] = {}
     for i in sorted(chosen):
         by_level.setdefault(marks.level[i], []).append(i)
-    return [Fusable(tuple(members), "relations", "relations") for members in by_level.values()]
+    return [Fusable(tuple(members), "relations", "relations", exact=True) for members in by_level.values()]
 
 
 def _is_step(op: ops.Op) -> bool:

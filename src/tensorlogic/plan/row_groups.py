@@ -13,10 +13,12 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ir import ops
-from ..ir.graph import Node
+from ..ir.graph import EinsumGraph, Node, reachable
 from ..ir.sizes import Dim
 from ..ir.type_rules import reduced_axes
-from ..ir.types import Results, dims
+from ..ir.types import Results, TensorType, dims
+from .cost import nbytes
+from .fused_steps import Fusable
 
 if TYPE_CHECKING:
     from .build import Step
@@ -38,6 +40,18 @@ class Reading(NamedTuple):
     types: Sequence[Results]
     live: tuple[int, ...]
     size: tuple[int, ...]
+
+
+def read_graph(graph: EinsumGraph) -> Reading:
+    """Return what groups are sought by."""
+    types = graph.inference.types
+    live = tuple(reachable(graph.nodes, (i for _, i in graph.outputs)))
+    return Reading(graph.nodes, types, live, tuple(sum(map(nbytes, own)) for own in types))
+
+
+def single_rows(graph: EinsumGraph, runs_in_rows: RunsInRows) -> list[Fusable]:
+    """Return every node that can be part of a row kernel in such groups, those of one node too: for a graph that becomes one function."""
+    return [Fusable(m, title(graph.nodes, m)) for m in row_groups(read_graph(graph), runs_in_rows)]
 
 
 def footing(r: Reading, i: int) -> Footing | None:
@@ -154,7 +168,9 @@ class Group:
         self.read_outside = False
 
 
-Able = Callable[[Reading, int], bool]  # whether a kernel can be made for a node
+# whether an operation can be part of a row kernel, from the types of its operands and those that are Python scalars
+RunsInRows = Callable[[ops.Op, Sequence[TensorType], Sequence[ops.Literal | None]], bool]
+MOST = 128  # operations of one kernel, because compiling takes time with its length
 
 
 def grow_groups(
@@ -215,15 +231,22 @@ def _joined(
     return []
 
 
-def row_groups(r: Reading, most: int, able: Able) -> list[tuple[int, ...]]:
-    """Return the row-wise groups in the order of their first nodes, those of one node too."""
+def row_groups(
+    r: Reading, runs_in_rows: RunsInRows, allowed: Callable[[int], bool] = lambda _: True
+) -> list[tuple[int, ...]]:
+    """Return the row-wise groups of nodes that are allowed, in the order of their first nodes, those of one node too."""
 
     def footing_of(i: int) -> Footing | None:
-        own = footing(r, i)
-        return own if own is not None and able(r, i) else None
+        own = footing(r, i) if allowed(i) else None
+        if own is None:
+            return None
+        node = r.nodes[i]
+        operands = [r.nodes[a].op for a in node.args]
+        literals = [op if isinstance(op, ops.Literal) else None for op in operands]
+        return own if runs_in_rows(node.op, [r.types[a][0] for a in node.args], literals) else None
 
     def fits(i: int, chosen: Sequence[Group], own: Footing) -> bool:
-        if sum(len(g.members) for g in chosen) >= most:
+        if sum(len(g.members) for g in chosen) >= MOST:
             return False
         axes = {a for a in (own[1], *(g.axis for g in chosen)) if a is not None}
         found = frame_of(own[0].union(*(g.shapes for g in chosen)), next(iter(axes), None)) if len(axes) < 2 else None

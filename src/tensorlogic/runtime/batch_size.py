@@ -9,11 +9,11 @@ import numpy as np
 
 from ..errors import InputError, expect_known, expect_whole
 from ..ir.graph import EinsumGraph
-from ..passes.specialize import known_inputs
+from ..passes.specialize import checked_sizes, known_inputs
 from .batch import execute_batch, most_at_once, way_of
 from .batch_groups import uniform
 from .tuning import made_up_inputs
-from .values import Inputs, check_call, check_names, checked_sizes
+from .values import Inputs, check_call, check_names
 
 if TYPE_CHECKING:
     from .executor import Executor

@@ -42,7 +42,7 @@ def call(
         results = _watched_call(program, values, hooks, out, between)
     else:
         results = run(program, values, out, between)
-    if out is None and program.verified and len(results) == 1 and program.owned[0] and type(results[0]) is np.ndarray:
+    if out is None and program.hands_on and program.verified and type(results[0]) is np.ndarray:
         return results
     return owned(program, results, out)
 
@@ -51,7 +51,10 @@ def run(
     program: Program, values: Sequence[Any], out: Sequence[Any] | None = None, between: Between | None = None
 ) -> tuple[Any, ...]:
     """Run a program and return its outputs as the steps made them, which may share memory with its inputs."""
-    workspace = program.workspace()
+    try:
+        workspace = program.idle.pop()
+    except IndexError:
+        workspace = program.workspace()
     arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
     if function is None or between is not None:

@@ -17,11 +17,12 @@ from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel
+from ..passes.specialize import checked_sizes, input_types
 from ..plan.build import ExecutionPlan
 from .executor import Executor
 from .programs import not_pickled, sized_by_inputs
 from .tuning import Choice
-from .values import Inputs, Outputs, Sizes, checked_sizes
+from .values import Inputs, Outputs, Sizes
 
 if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
@@ -201,7 +202,7 @@ def compile_for(
     elif sizes is not None or not (
         graph.size_names or any(None in graph.type_of(i)[:2] for i in graph.inputs.values())
     ):
-        types = own.input_types(optimized, None, sizes)
+        types = input_types(optimized, None, checked_sizes(optimized, sizes), what="plan")
         if sized_by_inputs(graph):
             own.programs.prepare(optimized, types, sizes)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
 from time import monotonic
@@ -189,12 +188,14 @@ def seconds(value: float | timedelta, name: str) -> float:
     return float(found)
 
 
-@dataclass(slots=True)
 class Profiles:
     """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
 
-    trace: Any = None
-    hooks: tuple[Hook, ...] = ()
+    __slots__ = ("hooks", "trace")
+
+    def __init__(self) -> None:
+        self.trace: Any = None
+        self.hooks: tuple[Hook, ...] = ()
 
 
 class LoggingHook(Hook):

@@ -13,6 +13,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel
 from ..passes.rewrite import Pass
+from ..passes.specialize import checked_sizes
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
@@ -28,7 +29,6 @@ from .values import (
     Sizes,
     arrays_for,
     checked_donations,
-    checked_sizes,
     input_arrays,
     same_again,
     types_of_call,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .aio.call_queue import CallQueue
     from .autodiff import Gradients
     from .batch import Way
+    from .compile import CompiledGraph
     from .distributed.run import Distributed
     from .jit import Jit
     from .recovery.run import Recovery
@@ -146,26 +147,29 @@ class Executor:
         named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
         context = self.context
-        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
+        entered = context.entered or entered_contexts.get()
+        if entered and (contexts := contexts_to_join(context)) is not None:
             execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
             return joined(contexts, context.hooks, execute)
-        if self.programs.policy == "adaptive" and not donate and budget is None and sizes is None:
+        programs = self.programs
+        if programs.policy == "adaptive" and not donate and budget is None and sizes is None:
             return self.execute_jit(graph, inputs, out=out)
         try:
-            hooks = self.hooks()
+            watched = entered or running.contexts or context.hooks or self.profiles.hooks or watchers()
+            hooks = self.hooks() if watched else ()
             plain = sizes is None and budget is None and not donate
             ready = self._ready.get(id(graph)) if plain else None
             values = None if ready is None else same_again(ready, graph, inputs)
             if values is not None and ready is not None:
-                self.programs.count_quick_call()
-                program = ready.program
-            else:
-                names, values = self.arrays(graph, {} if inputs is None else inputs)
-                own = checked_donations(graph, donate) if donate else ()
-                program = self.programs.for_call(graph, names, values, checked_sizes(graph, sizes), budget, own)
-                if plain and program.trusted:
-                    self._remember(graph, names, values, program)
-            return self.run(program, values, out, hooks)
+                programs.quick_calls = next(programs.quick)
+                return self._run(ready.program, values, out, hooks, None)
+            names, values = self.arrays(graph, {} if inputs is None else inputs)
+            own = checked_donations(graph, donate) if donate else ()
+            known = None if sizes is None else checked_sizes(graph, sizes)
+            program = programs.for_call(graph, names, values, known, budget, own)
+            if plain and program.trusted:
+                self._remember(graph, names, values, program)
+            return self._run(program, values, out, hooks, None)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
@@ -181,19 +185,29 @@ class Executor:
         """Run a program on arrays, telling the context of the phases; ``between`` is given the run before each step."""
         context = self.context
         if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
-            return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks, between))
+            return joined(contexts, context.hooks, partial(self._run, program, values, out, hooks, between))
+        return self._run(program, values, out, hooks, between)
+
+    def _run(
+        self,
+        program: Program,
+        values: Sequence[Any],
+        out: Inputs | None,
+        hooks: Sequence[Hook],
+        between: Between | None,
+    ) -> Outputs:
+        context = self.context
         for each in running.contexts:
             each.check()
             each.admit(program)
         targets = None if out is None else arrays_for(program.types, out)
         if hooks:
             context.notify(_EXECUTION)
-        else:
-            context.phase = _EXECUTION
-        outputs = call(program, values, hooks, targets, between)
-        if hooks:
+            outputs = call(program, values, hooks, targets, between)
             context.notify(_COMPLETE)
         else:
+            context.phase = _EXECUTION
+            outputs = call(program, values, (), targets, between)
             context.phase = _COMPLETE
         return Outputs(program.names, outputs)
 
@@ -208,7 +222,23 @@ class Executor:
         """Return the plan that runs for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
         return self.programs.plan(graph, self.input_types(graph, inputs, sizes), sizes, budget)
 
-    compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
+    def compile_graph(
+        self,
+        graph: EinsumGraph,
+        config: CompilationConfig | None = None,
+        *,
+        sizes: Sizes = None,
+        example: Inputs | None = None,
+    ) -> CompiledGraph:
+        """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
+
+        Where several plans compete, the fastest is measured: on the example, or on inputs that are made up.
+        """
+        from .compile import compile_for
+
+        return compile_for(self, graph, config or self.config, sizes, example)
+
+    execute_compiled = modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     execute_batch, execute_batch_parallel = modes.execute_batch, modes.execute_batch_parallel
     optimal_batch_size, variable = modes.optimal_batch_size, modes.variable

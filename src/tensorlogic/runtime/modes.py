@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
-from ..passes.pipeline import CompilationConfig
 from .values import Inputs, Outputs, Sizes
 
 if TYPE_CHECKING:
@@ -36,23 +35,6 @@ if TYPE_CHECKING:
     from .strategy import GradientStrategy
     from .streams.processor import ChunkMetadata, StreamResult
     from .streams.stream import Stream, StreamingConfig
-
-
-def compile_graph(
-    executor: Executor,
-    graph: EinsumGraph,
-    config: CompilationConfig | None = None,
-    *,
-    sizes: Sizes = None,
-    example: Inputs | None = None,
-) -> CompiledGraph:
-    """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
-
-    Where several plans compete, the fastest is measured: on the example, or on inputs that are made up.
-    """
-    from .compile import compile_for
-
-    return compile_for(executor, graph, config or executor.config, sizes, example)
 
 
 def execute_compiled(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,15 +20,17 @@ from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, optimize, passes_of, sized_passes
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize, with_dtypes
-from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.groups import POLICIES, QUICK, find_groups
-from ..plan.limits import check_flops
+from ..plan.build import POLICIES, QUICK, ExecutionPlan, build_plan, lay_out
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, free_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
 from .program import Program, bind
 from .values import NUMPY, Sizes
+
+if TYPE_CHECKING:
+    from ..plan.fused_steps import Fusable
+    from ..plan.groups import Facts
 
 _ARRAY = np.ndarray
 Key = tuple[Any, ...]
@@ -71,8 +73,10 @@ class Programs:
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self._making = free_in_child(threading.RLock())
-        self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
-        self._quick_calls = 0
+        self.quick = itertools.count(
+            1
+        )  # calls that were just like the last one, and needed no look-up; next() is atomic
+        self.quick_calls = 0
 
     def graph_passes(self) -> tuple[Pass, ...]:
         """Return what is done to a graph whatever its sizes are: the passes of the level, then the user's."""
@@ -218,7 +222,8 @@ class Programs:
         how = Plans(self.backend.passes, self.in_place)
         if self.facts is not None:
             policy = "fast" if self.policy == "fast" else "exact"
-            how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
+            groups = partial(_groups, facts=self.facts, policy=policy)
+            how = how._replace(groups=groups, threads=self.facts.threads)
         return plan_of(fitted(concrete, budget, how))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
@@ -266,8 +271,7 @@ class Programs:
         if self.threads == 1 and (facts is None or (self.policy == "exact" and not sparse and not without)):  # one way
             again = partial(lay_out, in_place=self.in_place, donate=frozenset(donate))
             if facts is not None:
-                groups = partial(find_groups, facts=facts, policy="exact")
-                again = partial(again, groups=groups, threads=facts.threads, least=QUICK)
+                again = partial(again, groups=partial(_groups, facts=facts), threads=facts.threads, least=QUICK)
             elif "in_place" in self.capabilities.features:
                 again = partial(again, threads=lambda: 1)
             plan = again(concrete)
@@ -292,7 +296,7 @@ class Programs:
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
         """Bind plans; where no kernel can be made of a step, plans that do without it take their place."""
-        from ..plan.candidates import group_key
+        from ..plan.candidates import ONE_FUNCTION, group_key
 
         without: frozenset[object] = frozenset()
         while True:
@@ -300,11 +304,9 @@ class Programs:
                 return [self._bind(plan) for plan in options]
             except KernelUnavailable as error:
                 step = error.step
-                if step.op.kind == "whole":  # type: ignore[attr-defined]
-                    options = [plan for plan in options if step not in plan.steps]
-                else:
-                    without |= {group_key((part.node, part.op) for part in step.parts)}
-                    options = again(without)
+                whole = step.op.kind == "whole"  # type: ignore[attr-defined]
+                without |= {ONE_FUNCTION if whole else group_key((part.node, part.op) for part in step.parts)}
+                options = again(without)
 
     def _bind(self, plan: ExecutionPlan) -> Program:
         kernels = _Kernels()
@@ -335,11 +337,7 @@ class Programs:
     def stats(self) -> StoreStats:
         """Return how often a program was found ready."""
         found = self.store.stats()
-        return found._replace(hits=found.hits + self._quick_calls)
-
-    def count_quick_call(self) -> None:
-        """Count a call that needed no look-up."""
-        self._quick_calls = next(self._quick)
+        return found._replace(hits=found.hits + self.quick_calls)
 
     def _type_key(self, graph: EinsumGraph, types: Types, sizes: Sizes, *more: Any) -> Key:
         shapes = [_shape_key(types[n]) for n in graph.inputs]
@@ -353,6 +351,8 @@ class Programs:
     def _check_limits(self, plan: ExecutionPlan) -> None:
         if self.computes:
             if self.flops_limit is not None:
+                from ..plan.limits import check_flops
+
                 check_flops(plan, self.flops_limit)
             check_memory(plan, self.memory_limit)
 
@@ -372,6 +372,12 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
         message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
     return "exact" if wrapped else policy or ("fast" if native else "exact")
+
+
+def _groups(graph: EinsumGraph, facts: Facts, policy: str = "exact") -> Sequence[Fusable]:
+    from ..plan.groups import find_groups  # loaded where a graph is large enough to ask
+
+    return find_groups(graph, facts, policy)
 
 
 def _relations(types: Types) -> dict[str, TensorType]:

@@ -13,7 +13,7 @@ from ..backends.base import Backend
 from ..errors import BackendError, InputError, TensorLogicError, expect, expect_known, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
-from ..passes.specialize import input_types
+from ..passes.specialize import checked_sizes, input_types
 
 if TYPE_CHECKING:
     from .program import Program
@@ -32,19 +32,6 @@ def check_call(graph: object, inputs: object) -> None:
     if type(inputs) is not dict:
         hint = 'write {"x": frame["x"]}' if hasattr(inputs, "columns") else 'write {"x": array}'
         expect(inputs, Mapping, "inputs must be a mapping of names to arrays", hint)
-
-
-def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:
-    """Return sizes by name, each of which the graph has."""
-    if sizes is None:
-        return None
-    if type(sizes) is not dict:
-        expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
-    for name, value in sizes.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
-            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
-        expect_known("the graph has no size", [name], graph.size_names, "E304")
-    return sizes
 
 
 def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:

@@ -17,8 +17,8 @@ from ...ir.graph import Scan
 from ...ir.type_rules import reduced_axes
 from ...ir.types import dims
 from ...plan.build import ExecutionPlan, Step
+from ...plan.cost import in_few_slices
 from ...plan.fused_steps import Fused
-from ...plan.groups import in_few_slices
 from ...plan.printing import describe
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable

@@ -19,7 +19,7 @@ from ...ir.types import dims
 from ...plan.build import Step
 from ...plan.fused_steps import Fused
 from ...plan.row_groups import RowLayout, present_axes, row_layout
-from .typed import Dtype, cast, expression, literal_bits, supported
+from .facts import Dtype, cast, expression, literal_bits, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
 STRIP = 1024  # elements that are computed before they are written over operands

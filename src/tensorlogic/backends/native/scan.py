@@ -34,10 +34,10 @@ class Loop(NamedTuple):
 @lru_cache(maxsize=256)
 def loop_text(op: Scan) -> Loop | None:
     """Return the source of a scan whose sizes are known, or None where its body is large or cannot be one function."""
-    from ...plan.groups import single_rows
+    from ...plan.row_groups import single_rows
     from .facts import NativeFacts
 
-    inner = lay_out(op.body, groups=lambda graph: single_rows(graph, NativeFacts()))
+    inner = lay_out(op.body, groups=lambda graph: single_rows(graph, NativeFacts().runs_in_rows))
     if not small(inner):
         return None
     held = [(slot, c) for slot, c in inner.constants if isinstance(c, ops.Constant)]

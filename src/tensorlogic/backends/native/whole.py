@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import ops
-from ...ir.types import TensorType, dims
+from ...ir.types import Layout, TensorType, dims, in_order, is_in_order
 from ...plan.build import ExecutionPlan, Step
 from ...plan.fused_steps import Fused
-from ...plan.layout import Layout, in_order, is_in_order
 from ...plan.row_groups import KERNEL_DTYPES
 from .rows import row_source
 
