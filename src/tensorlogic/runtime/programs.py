@@ -200,16 +200,22 @@ class Programs:
         return chosen
 
     def options(
-        self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None, donate: tuple[str, ...] = ()
+        self,
+        graph: EinsumGraph,
+        types: Types,
+        sizes: Sizes,
+        budget: int | None = None,
+        donate: tuple[str, ...] = (),
+        without: frozenset[object] = frozenset(),
     ) -> list[ExecutionPlan]:
-        """Return the plans that compete for inputs of these types; the first is taken where nothing is measured."""
+        """Return the plans that compete for inputs of these types, without some steps; the first is taken where nothing is measured."""
         self.context.notify(ExecutionPhase.PLANNING)
         with span("plan", self.context.hooks):
             if not isinstance(graph, EinsumGraph) or not graph.checked:
                 require_valid(graph)
             concrete = self._concrete(graph, types, sizes, budget is None)
             if budget is None:
-                options = self._candidates(concrete, donate, sparse=_relations(types))
+                options = self._candidates(concrete, donate, without=without, sparse=_relations(types))
             else:
                 options = [self._within(concrete, budget)]
             check_dtypes(options[0], self.capabilities)

@@ -11,6 +11,7 @@ from ..backends.base import KernelUnavailable
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..plan.build import ExecutionPlan, lay_out
+from ..plan.candidates import ONE_FUNCTION
 from ..plan.groups import find_groups
 from ..runtime.executor import Executor
 from ..runtime.program import Program, bind
@@ -47,4 +48,7 @@ def native_plan(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, Any
 def _options(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, Any]) -> list[ExecutionPlan]:
     names, values = executor.arrays(graph, inputs)
     types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-    return executor.programs.options(graph, types, None)
+    found = executor.programs.options(graph, types, None)
+    if [plan.name for plan in found] == [ONE_FUNCTION]:  # it is tiny: what it would compete with otherwise
+        found += executor.programs.options(graph, types, None, without=frozenset({ONE_FUNCTION}))
+    return found
