@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics import bytes_text
-from ..errors import DTypeError, ShapeError, SpecError
+from ..errors import DTypeError, ShapeError, SpecError, expect
 from ..ir import spec
 from ..ir.spec import Labels
 from . import packed
@@ -17,7 +17,50 @@ from .bitjoin import Factor, Sizes, own_labels, planned
 from .packed import Words
 
 
-class BitTensor:
+class TruthTensor:
+    """What tensors of truth values share that are not held as a NumPy array: bits, and sparse ones."""
+
+    __slots__ = ("_shape",)
+    __array_priority__ = 1000  # so that NumPy leaves & | ^ - @ == to us
+    _shape: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of places, true or not."""
+        return math.prod(self._shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.bool_]:
+        """The dtype of the NumPy array it turns into: bool."""
+        return np.dtype(np.bool_)
+
+    def _order(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        rank = self.ndim
+        for axis in order:
+            expect(axis, int, "axes are whole numbers", f"such as {tuple(range(rank))[::-1]}")
+        axes = tuple(a + rank if a < 0 else a for a in order) if order else tuple(range(rank))[::-1]
+        if sorted(axes) != list(range(rank)):
+            hint = f"such as {tuple(range(rank))[::-1]}"
+            raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
+        return axes
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("a tensor without axes has no length")
+        return self._shape[0]
+
+
+class BitTensor(TruthTensor):
     """A tensor of truth values, 64 to a word along its last axis; it does not change.
 
     It is made of anything NumPy can read (what is not zero is true), and turns back into a NumPy array wherever one is
@@ -35,11 +78,9 @@ class BitTensor:
     (4, [False, True, True])
     """
 
-    __slots__ = ("_shape", "_words")
-    __array_priority__ = 1000  # so that NumPy leaves & | ^ @ == to us
+    __slots__ = ("_words",)
     layout = "bits"
     __hash__ = None  # type: ignore[assignment]  # == compares element by element
-    _shape: tuple[int, ...]
     _words: Words
 
     def __new__(cls, values: Any) -> BitTensor:
@@ -71,34 +112,14 @@ class BitTensor:
         return self
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each axis."""
-        return self._shape
-
-    @property
     def words(self) -> Words:
         """The words, which cannot be written to."""
         return self._words
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """The number of truth values."""
-        return math.prod(self._shape)
-
-    @property
     def nbytes(self) -> int:
         """The bytes that the words take."""
         return int(self._words.nbytes)
-
-    @property
-    def dtype(self) -> np.dtype[np.bool_]:
-        """The dtype of the NumPy array it turns into: bool."""
-        return np.dtype(np.bool_)
 
     @property
     def T(self) -> BitTensor:  # noqa: N802 - as NumPy calls it
@@ -116,11 +137,7 @@ class BitTensor:
 
     def transpose(self, *order: int) -> BitTensor:
         """Return the axes in another order, in reverse where none is given."""
-        rank = self.ndim
-        axes = [a + rank if a < 0 else a for a in order] if order else list(range(rank))[::-1]
-        if sorted(axes) != list(range(rank)):
-            hint = f"such as {tuple(range(rank))[::-1]}"
-            raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
+        axes = self._order(order)
         words = packed.permute(self._words, self._shape, axes)
         return BitTensor.of(words, [self._shape[a] for a in axes])
 
@@ -224,11 +241,6 @@ class BitTensor:
             return BitTensor(bits) if np.ndim(bits) else bool(bits)
         found = np.asarray(self)[key]
         return BitTensor(found) if np.ndim(found) else bool(found)
-
-    def __len__(self) -> int:
-        if not self._shape:
-            raise TypeError("a tensor without axes has no length")
-        return self._shape[0]
 
     def __bool__(self) -> bool:
         if self.size != 1:

@@ -13,7 +13,7 @@ from ..errors import DTypeError, OutOfMemoryError, ShapeError, expect
 from ..ir.arrays import plain_array
 from ..plan.memory import available_memory
 from . import packed, sparse_rows, tuples
-from .bits import BitTensor
+from .bits import BitTensor, TruthTensor
 from .sparse_rows import Rows
 from .tuples import Codes, Column
 
@@ -21,7 +21,7 @@ MOST_CODES = 1 << 63  # places that an int64 can number
 FEW = 256  # one tuple in so many, up to which each is found by itself and no columns or rows are made of all
 
 
-class SparseTensor:
+class SparseTensor(TruthTensor):
     """A tensor of truth values, held as the sorted list of its true places; it does not change.
 
     It is made of anything NumPy can read (what is not zero is true), of a scipy.sparse array or of bits, and turns back into a
@@ -37,10 +37,8 @@ class SparseTensor:
     4
     """
 
-    __slots__ = ("__weakref__", "_codes", "_columns", "_count", "_rows", "_shape", "_turned")
-    __array_priority__ = 1000  # so that NumPy leaves & | - to us
+    __slots__ = ("__weakref__", "_codes", "_columns", "_count", "_rows", "_turned")
     layout = "sparse"  # which plans ask for
-    _shape: tuple[int, ...]
     _count: int
     _codes: Codes | None
     _columns: tuple[Column, ...] | None
@@ -134,29 +132,9 @@ class SparseTensor:
         return _make(shape, len(listed), rows=(_fixed(indptr), _fixed(listed)))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each axis."""
-        return self._shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """The number of places, true or not."""
-        return math.prod(self._shape)
-
-    @property
     def count(self) -> int:
         """The number of true places."""
         return self._count
-
-    @property
-    def dtype(self) -> np.dtype[np.bool_]:
-        """The dtype of the NumPy array it turns into: bool."""
-        return np.dtype(np.bool_)
 
     @property
     def nbytes(self) -> int:
@@ -239,13 +217,7 @@ class SparseTensor:
 
     def transpose(self, *order: int) -> SparseTensor:
         """Return the axes in another order, in reverse where none is given; the result is kept."""
-        rank = self.ndim
-        for axis in order:
-            expect(axis, int, "axes are whole numbers", f"such as {tuple(range(rank))[::-1]}")
-        axes = tuple(a + rank if a < 0 else a for a in order) if order else tuple(range(rank))[::-1]
-        if sorted(axes) != list(range(rank)):
-            hint = f"such as {tuple(range(rank))[::-1]}"
-            raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
+        rank, axes = self.ndim, self._order(order)
         if axes == tuple(range(rank)):
             return self
         found = self._turned.get(axes)
@@ -337,11 +309,6 @@ class SparseTensor:
     def __rsub__(self, other: Any) -> SparseTensor:
         return SparseTensor(other) - self
 
-    def __len__(self) -> int:
-        if not self._shape:
-            raise TypeError("a tensor without axes has no length")
-        return self._shape[0]
-
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ValueError(f"a tensor of shape {self._shape} is neither true nor false; compare .count with 0")
@@ -395,13 +362,18 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _whole(what: str, values: Any) -> Codes:
-    """Return a flat array of whole numbers as int64."""
+def _flat(what: str, values: Any) -> Any:
+    """Return a flat array of whole numbers."""
     array = plain_array(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        message = f"{what} are {array.dtype} of shape {array.shape}"
+        message = f"{what} {array.dtype} of shape {array.shape}"
         raise ShapeError(message, "give a flat array of whole numbers", code="E442")
-    return np.ascontiguousarray(array, np.int64)
+    return array
+
+
+def _whole(what: str, values: Any) -> Codes:
+    """Return a flat array of whole numbers as int64."""
+    return np.ascontiguousarray(_flat(f"{what} are", values), np.int64)
 
 
 def _fixed(x: Any) -> Any:
@@ -413,10 +385,7 @@ def _fixed(x: Any) -> Any:
 
 def _column(values: Any, place: int, size: int) -> Column:
     """Return a column of indices, checked, as int32 where its size allows it."""
-    column = plain_array(values)
-    if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size):
-        message = f"column {place} holds {column.dtype} of shape {column.shape}"
-        raise ShapeError(message, "a column is a flat array of whole numbers", code="E442")
+    column = _flat(f"column {place} holds", values)
     if column.size and not (int(column.min()) >= 0 and int(column.max()) < size):
         wrong = int(column.min()) if int(column.min()) < 0 else int(column.max())
         message = f"column {place} holds {wrong}, but its axis has {size} places"
