@@ -2,7 +2,7 @@
 
 OLD and NEW are source trees, each with its own ``src`` and ``benchmarks``. Each tree has a child process that goes through the
 benchmark of that name; wherever both come to the table of one title, they take turns, row by row and round by round, so that a busy moment
-hits both. Printed is new / old. ``results/beside.json`` keeps what each run found; ``benchmarks/run.py`` makes a page of it.
+hits both. Printed is new / old. ``results/beside/rows.json`` keeps what each run found; ``benchmarks/run.py`` makes a page of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS, SECONDS = (
 )  # at most so many rounds, and so long for both sides of one row, but never fewer than FEWEST rounds
 FEWEST = 5
 LIMIT = 1.05  # up to which a row counts as unchanged
-KEPT = Path(__file__).resolve().parent / "results" / "beside.json"
+KEPT = Path(__file__).resolve().parent / "results" / "beside" / "rows.json"
 
 
 class Side:
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("new", type=Path)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--only", default="", help="tables whose title this regular expression finds")
-    parser.add_argument("--save", action="store_true", help="keep the rows in results/beside.json")
+    parser.add_argument("--save", action="store_true", help="keep the rows in results/beside/rows.json")
     given = parser.parse_args()
     print("   best median  (new / old)")
     for name in given.names:
@@ -174,6 +174,7 @@ def main() -> None:
         if given.save:
             rows = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
             rows.setdefault(name, {}).update(found)
+            KEPT.parent.mkdir(exist_ok=True)
             KEPT.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
