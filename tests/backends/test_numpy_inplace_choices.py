@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.backends.numpy_inplace import _where
 
 RNG = np.random.default_rng(0)
 
@@ -30,6 +31,30 @@ def test_zero_where_a_mask_is_false_and_the_rest_lies_anyhow():
     expected = np.exp(np.where(mask, x[1:9, 5:65, :30].transpose(2, 1, 0), np.float32(0)))
     found = ran(lambda b, mask, x: b.where(mask, b.transpose(x[1:9, 5:65, :30], (2, 1, 0)), 0), mask=mask, x=x)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "int8"])
+@pytest.mark.parametrize("size", [1, 7, 70_000])
+def test_one_of_two_by_a_mask(dtype, size):
+    x, y = (RNG.normal(size=(2, size)).astype(dtype) for _ in range(2))
+    if dtype.startswith("float"):
+        x[0, 0], y[0, 0], y[1, 0] = np.nan, -0.0, np.inf
+    for mask in (RNG.random((2, size)) < 0.5, RNG.random(size) < 0.5, np.array(True)):
+        for b, c in ((x, y), (x[:1], y), (x[0, 0], y), (y, x[0, 0]), (np.zeros((), dtype), y), (x[::-1], y[:, :1])):
+            out = np.empty((2, size), dtype)
+            _where(mask, np.asarray(b), np.asarray(c), out)
+            assert out.tobytes() == np.where(mask, b, c).astype(dtype).tobytes()
+
+
+def test_sums_of_slices_have_the_bits_of_numpys_sums():
+    for shape, axes in (((9, 4, 2, 4, 2, 32), (2, 4)), ((4, 900, 8), (0,)), ((40, 3, 4, 17), (1, 2))):
+        x = (RNG.normal(size=shape) * 10.0 ** RNG.integers(-4, 4, shape)).astype("float32")
+        x[..., :3] = -0.0
+        for keepdims in (False, True):
+            with np.errstate(all="ignore"):  # 1 / 0 shows the sign of a zero
+                expected = np.exp(-1 / np.sum(x, axes, keepdims=keepdims))
+                found = ran(lambda b, x, a=axes, k=keepdims: -1 / b.sum(x, a, keepdims=k), x=x)
+            assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

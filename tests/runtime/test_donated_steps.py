@@ -36,6 +36,13 @@ def test_results_stand_where_the_operands_stood(size, policy):
     assert np.array_equal(given["g"], values(size)["g"])
 
 
+def test_every_plan_that_competes_writes_over_what_is_donated():
+    types = {n: tl.TensorType.of(v) for n, v in values(400_000).items()}
+    plans = tl.Executor(policy="fast").programs.options(adam(), types, None, None, NAMES)
+    assert len(plans) > 1
+    assert {len(plan.donors) for plan in plans} == {len(NAMES)}
+
+
 def test_arrays_that_cannot_be_written_over_stay_as_they_are():
     executor, graph = tl.Executor(policy="fast"), adam()
     given = values(2000)

@@ -97,7 +97,10 @@ def candidates(
                 alone = lay_out(first.graph, in_place=in_place, groups=groups(policy), donate=frozenset(donate))
                 plans.append(alone._replace(name="native steps, threads of BLAS"))
             fast = partial(_groups, facts=facts, policy="fast", without=without)
-            plans += batch_on_threads(first, threads, fast, frozenset(donate))
+            ranges = batch_on_threads(first, threads, fast, frozenset(donate))
+            plans += [
+                plan for plan in ranges if len(plan.donors) == len(first.donors)
+            ]  # what is donated is written over
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
         plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=pool), chains)

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,6 +39,12 @@ class Callback(Hook):
 
     def on_end(self, trainer: Trainer) -> None:
         """Called when ``fit`` ends, whatever the reason."""
+
+
+def step_hooks(callbacks: Sequence[Callback]) -> list[Hook]:
+    """Return the callbacks that also want to hear of the steps of each run."""
+    wanted = ("on_step", "on_run", "on_start")
+    return [c for c in callbacks if any(getattr(type(c), name) is not getattr(Hook, name) for name in wanted)]
 
 
 def _watched(figures: Figures, name: str) -> float:

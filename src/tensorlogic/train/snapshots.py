@@ -1,13 +1,23 @@
-"""Undoing a failed batch: the values at the beginning of an epoch are kept, and the steps up to that batch are run again."""
+"""Where a run stands in its data, and undoing a failed batch.
+
+The values at the beginning of an epoch are kept, and the steps up to the failed batch are run again.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import InputError
+from ..runtime.recovery.checkpoints import CheckpointWarning
+
 if TYPE_CHECKING:
+    from .bound_step import BoundStep
+    from .data import ArrayBatches, GivenBatches
+    from .distributed_step import DistributedStep
     from .trainer import Trainer
 
 POSITION = ("epoch", "batch", "steps", "rows")
@@ -48,3 +58,37 @@ def set_position(trainer: Trainer, position: Mapping[str, int]) -> None:
     """Let a trainer stand elsewhere in its data."""
     for name in POSITION:
         setattr(trainer, name, position[name])
+
+
+def rewind(
+    trainer: Trainer, snapshot: Snapshot, bound: BoundStep | DistributedStep, batches: ArrayBatches | GivenBatches
+) -> None:
+    """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
+
+    Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
+    """
+    last, devices = trainer.batch, trainer.distributed
+    snapshot.put_back(trainer)
+    if not batches.replayable or last == trainer.batch or (devices is not None and devices.beside_others):
+        return  # ranks that other processes are may not be there any more
+    try:
+        for batch in batches.epoch(trainer.epoch, trainer.batch):
+            if trainer.batch == last:
+                return
+            trainer.learn(bound, batch)
+    except Exception:
+        snapshot.put_back(trainer)
+
+
+def check_same_data(trainer: Trainer, batches: ArrayBatches | GivenBatches) -> None:
+    """Notice data other than what a run that goes on had: within an epoch it would mix both."""
+    before, now = trainer.data_digest, batches.digest()
+    if before is not None and now is not None and now != before:
+        if trainer.batch:
+            message = f"the run stands after batch {trainer.batch} of epoch {trainer.epoch + 1} of other data"
+            hint = "go on with the same arrays, of the same lengths and dtypes; a new Trainer begins with other data"
+            raise InputError(message, hint, code="E884")
+        if trainer.resumed:
+            message = "the data is not what the run learned from before it was saved, so it will differ from one that never stopped"
+            warnings.warn(message, CheckpointWarning, stacklevel=3)
+    trainer.data_digest, trainer.resumed = now, False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -12,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, expect, expect_known, nearest
-from ..events import Hook, check_contexts, span
+from ..errors import InputError, expect, nearest
+from ..events import check_contexts, span
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
-from ..ir.types import FLOATS, TensorType
+from ..ir.types import TensorType
 from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
-from ..runtime.recovery.checkpoints import CheckpointManager, CheckpointWarning
+from ..runtime.recovery.checkpoints import CheckpointManager
 from .bound_step import BoundStep
-from .callbacks import Callback, Progress
+from .callbacks import Callback, Progress, step_hooks
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
@@ -29,7 +28,8 @@ from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
 from .schedules import Plateau, Schedule
-from .snapshots import Snapshot
+from .snapshots import Snapshot, check_same_data, rewind
+from .starting_values import own_array, own_arrays, starting_values
 from .step import AVERAGE, OWN, TrainingStep, training_step
 
 VALIDATION = "validation_"
@@ -127,7 +127,7 @@ class Trainer:
         for name, value in params.items():
             if name not in self.names:
                 raise InputError(f"there is no parameter {name!r}", *nearest(name, self.names), code="E863")
-            new = _numbers(name, value)
+            new = own_array(name, value)
             if new.shape != self.values[name].shape:
                 shapes = f"{list(self.values[name].shape)}, got {list(new.shape)}"
                 raise InputError(f"the parameter {name!r} has the shape {shapes}", code="E863")
@@ -160,7 +160,7 @@ class Trainer:
         if not self.values:
             self._begin(graph, params, states or {})
         batches = self.batches(data, self.config.seed if self.config.shuffle else None)
-        self._check_data(batches)
+        check_same_data(self, batches)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
         bound = self._bound(self.planned(graph), watching)
         self._stopping = ""
@@ -189,7 +189,7 @@ class Trainer:
     def _bound(self, step: TrainingStep, watching: Sequence[Callback]) -> BoundStep | DistributedStep:
         """Return the step with its arrays: on this device, or on those that share every batch."""
         if self.distributed is None:
-            return BoundStep(self.executor, step, self.values, self.given(), _hooks(watching))
+            return BoundStep(self.executor, step, self.values, self.given(), step_hooks(watching))
         self._distributed_step = DistributedStep(self.executor, step, self.values, self.given(), self.distributed)
         return self._distributed_step
 
@@ -208,33 +208,12 @@ class Trainer:
 
     def _begin(self, graph: EinsumGraph, params: Mapping[str, Any] | None, states: Mapping[str, Any]) -> None:
         """Take the parameters over, and make what the optimizer starts from."""
-        expect(params, Mapping, "params are arrays by name", 'write params={"w": W}')
-        assert params is not None
-        if not params:
-            raise InputError("params= is empty: there is nothing to learn", 'write params={"w": W}', code="E301")
+        given = own_arrays(graph, params)
         if self.config.folder is not None:
             CheckpointManager(self.config.folder).refuse_used()
-        given = {name: _numbers(name, value) for name, value in params.items()}
-        for name, array in given.items():
-            expect_known("the graph has no input", [name], graph.inputs)
-            if str(array.dtype) not in FLOATS:
-                hint = f"give floats: {name}.astype('float32')"
-                raise InputError(
-                    f"parameter {name!r} is of {array.dtype}; only floats can be learned", hint, code="E866"
-                )
         self.names = tuple(given)
         step = self.planned(graph, {name: TensorType.of(array) for name, array in given.items()})
-        missing = [n for n in step.carried if n not in given and not n.startswith(OWN) and n not in states]
-        if missing:
-            hint = f"give what it begins with: fit(..., states={{{missing[0]!r}: ...}})"
-            raise InputError(
-                f"{missing[0]!r} is handed on from batch to batch, and has no first value", hint, code="E867"
-            )
-        given |= {name: np.array(states[name]) for name in step.carried if name in states}
-        given |= {label: np.zeros_like(given[name]) for label, name in step.zeros.items()}
-        given |= {label: given[name].copy() for label, name in step.averages.items()}
-        given |= {label: np.array(value, "float32") for label, value in step.starts.items()}
-        self.values = given
+        self.values = starting_values(step, given, states)
         if isinstance(self.config.optimizer.rate, Plateau):
             self.plateau = self.config.optimizer.rate.start()
 
@@ -264,21 +243,6 @@ class Trainer:
         assert self.loss is not None
         own = {TRAINING: np.array(True), STEP: np.zeros((), "uint64")}
         return self._fixed | {name: value for name, value in own.items() if name in self.loss.inputs}
-
-    def _check_data(self, batches: ArrayBatches | GivenBatches) -> None:
-        """Notice data other than what a run that goes on had: within an epoch it would mix both."""
-        before, now = self.data_digest, batches.digest()
-        if before is not None and now is not None and now != before:
-            if self.batch:
-                message = f"the run stands after batch {self.batch} of epoch {self.epoch + 1} of other data"
-                hint = (
-                    "go on with the same arrays, of the same lengths and dtypes; a new Trainer begins with other data"
-                )
-                raise InputError(message, hint, code="E884")
-            if self.resumed:
-                message = "the data is not what the run learned from before it was saved, so it will differ from one that never stopped"
-                warnings.warn(message, CheckpointWarning, stacklevel=3)
-        self.data_digest, self.resumed = now, False
 
     def batches(self, data: Data, seed: int | None, size: int | None = None) -> ArrayBatches | GivenBatches:
         """Return the batches of data to learn from, or to measure on where they have another size."""
@@ -316,16 +280,16 @@ class Trainer:
             interrupts.check()
             check_contexts()
             try:
-                figures = self._learn(bound, batch)
+                figures = self.learn(bound, batch)
             except BaseException:
-                self._rewind(bound, batches)
+                rewind(self, self._snapshot, bound, batches)
                 raise
             if not math.isfinite(figures[0]) and config.precision is None:
                 from .evaluation import blame
 
                 self.batch -= 1
                 bad = {name: np.array(array) for name, array in batch.arrays.items()}
-                self._rewind(bound, batches)
+                rewind(self, self._snapshot, bound, batches)
                 blame(self, bad, figures[0])
             for callback in hearing:
                 callback.on_batch(self, dict(zip(bound.step.figures, figures, strict=True)))
@@ -352,7 +316,7 @@ class Trainer:
         if config.folder is not None:
             self.save(config.folder)
 
-    def _learn(self, bound: BoundStep | DistributedStep, batch: Batch) -> list[float]:
+    def learn(self, bound: BoundStep | DistributedStep, batch: Batch) -> list[float]:
         """Take the step of a batch, count it, and return its figures, the loss first."""
         (rows, arrays), parts = batch, self.config.accumulate
         if STEP in bound.given:
@@ -385,27 +349,6 @@ class Trainer:
                 return plateau.rate_of(self.plateau)
             case rate:
                 return float(rate)
-
-    def _rewind(self, bound: BoundStep | DistributedStep, batches: ArrayBatches | GivenBatches) -> None:
-        """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
-
-        Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
-        """
-        last = self.batch
-        self._snapshot.put_back(self)
-        if (
-            not batches.replayable
-            or last == self.batch
-            or (self.distributed is not None and self.distributed.beside_others)
-        ):
-            return  # ranks that other processes are may not be there any more
-        try:
-            for batch in batches.epoch(self.epoch, self.batch):
-                if self.batch == last:
-                    return
-                self._learn(bound, batch)
-        except Exception:
-            self._snapshot.put_back(self)
 
     # using what was learned
 
@@ -452,20 +395,3 @@ class Trainer:
         from .trainer_checkpoints import load_trainer
 
         return load_trainer(cls, folder, executor, optimizer, callbacks, distributed)
-
-
-def _numbers(name: str, value: Any) -> Any:
-    """Return the values of a parameter as an array of the trainer's own."""
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise InputError(f"the values of {name!r} are no array: {error}", code="E866") from None
-    if array.dtype.kind not in "fiub" and str(array.dtype) not in FLOATS:
-        raise InputError(f"parameter {name!r} is of {array.dtype}; only floats can be learned", code="E866")
-    return array
-
-
-def _hooks(callbacks: Sequence[Callback]) -> list[Hook]:
-    """Return the callbacks that also want to hear of the steps of each run."""
-    wanted = ("on_step", "on_run", "on_start")
-    return [c for c in callbacks if any(getattr(type(c), name) is not getattr(Hook, name) for name in wanted)]

@@ -193,7 +193,7 @@ def _sums(step: Step) -> Kernel:
     assert isinstance(part.op, ops.Reduce)
     axes = reduced_axes(part.op, len(rows))
     if in_few_slices(rows, axes):
-        return of_slices(np.add, rows, axes, part.op.keepdims)
+        return of_slices(np.add, rows, axes, part.op.keepdims, part.types[0].dtype)
     width = math.prod(shape)
     ones = np.ones(math.prod(rows) // width, part.types[0].dtype)
 
