@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 import tensorlogic as tl
 from tensorlogic import CheckpointError, CheckpointManager, CheckpointWarning
 from tensorlogic.runtime.recovery import checkpoints
+from tensorlogic.runtime.recovery.folder_lock import FolderLock
 from tensorlogic.testing import failing_at
 
 OPERATIONS = ("mkdir", "write", "fsync", "rename")
@@ -432,3 +433,18 @@ class Checkpoints(RuleBasedStateMachine):
 
 Checkpoints.TestCase.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
 TestCheckpoints = Checkpoints.TestCase
+
+
+def test_a_lock_on_a_full_disk_holds_and_is_let_go(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorlogic.runtime.recovery.folder_lock.os.write", full)
+        lock = FolderLock(tmp_path)
+        lock.acquire()
+        with pytest.raises(CheckpointError, match="in use by process unknown"):
+            FolderLock(tmp_path).acquire()
+        lock.release()
+    with FolderLock(tmp_path) as again:
+        assert again.held

@@ -382,6 +382,17 @@ def test_a_step_that_fails_leaves_the_parameters_before_it():
     same(trainer, trained_without_validation(tl.Executor(wrap=[fail])))
 
 
+def test_labels_out_of_range_name_the_batch_and_the_labels():
+    b = tl.GraphBuilder()
+    x, labels, w = b.input("x", ("n", 4)), b.input("labels", ("n",), "int64"), b.input("w", (4, 3))
+    trainer = tl.Trainer(None, tl.TrainerConfig(batch_size=8, shuffle=False))
+    data = {"x": np.ones((16, 4)), "labels": np.repeat([2, -4], 8)}
+    with pytest.raises(tl.ExecutionError) as caught:
+        trainer.fit(b.build(loss=b.cross_entropy(b.linear(x, w), labels)), {"w": np.zeros((4, 3))}, data)
+    assert caught.value.__notes__ == ["in batch 2 of epoch 1 (step 2): 'labels' has -4 to -4"]
+    assert trainer.steps == 1
+
+
 MISTAKES = {
     "no loss": (lambda: tl.Trainer().fit(data=regression_data()), "there is no loss graph"),
     "no params": (lambda: tl.Trainer().fit(regression(), data=regression_data()), "params are arrays by name"),

@@ -42,7 +42,8 @@ def reported(command: F) -> F:
                 place = None if error.guessed else found.location
                 print_json({"error": diagnostic_json(found, place, kind)})
             else:
-                click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
+                notes = getattr(error, "__notes__", ())
+                click.echo("\n  ".join([f"{kind}: {error.render(guessed=False)}", *notes]), err=True)
             sys.exit(1)
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever reads has had enough: click ends quietly

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..errors import InputError, TrainingError, nearest
+from ..errors import ExecutionError, InputError, TrainingError, nearest
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.random import TRAINING
@@ -81,6 +81,20 @@ def blame(trainer: Trainer, arrays: Mapping[str, Any], loss: float) -> NoReturn:
         context=context if problem is None else str(problem).splitlines(),
         suggestions=hints,
     )
+
+
+def note_batch(trainer: Trainer, error: BaseException, arrays: Mapping[str, Any]) -> None:
+    """Add to the error of a step which batch it was, and from where to where its integers go: labels may be out of range."""
+    if not isinstance(error, ExecutionError):
+        return
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    ranges = [
+        f"{name!r} has {array.min()} to {array.max()}"
+        for name, array in given.items()
+        if array.dtype.kind in "iu" and array.size
+    ]
+    where = f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
+    error.add_note(": ".join([f"in {where}", ", ".join(ranges)] if ranges else [f"in {where}"]))
 
 
 def _loss(trainer: Trainer) -> EinsumGraph:

@@ -24,6 +24,7 @@ from .callbacks import Callback, Progress, step_hooks
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
+from .evaluation import blame, note_batch
 from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
@@ -281,12 +282,11 @@ class Trainer:
             check_contexts()
             try:
                 figures = self.learn(bound, batch)
-            except BaseException:
+            except BaseException as error:
+                note_batch(self, error, batch.arrays)
                 rewind(self, self._snapshot, bound, batches)
                 raise
             if not math.isfinite(figures[0]) and config.precision is None:
-                from .evaluation import blame
-
                 self.batch -= 1
                 bad = {name: np.array(array) for name, array in batch.arrays.items()}
                 rewind(self, self._snapshot, bound, batches)

@@ -51,9 +51,10 @@ class FolderLock:
             who += " (this one)" if holder.strip() == str(os.getpid()).encode() else ""
             hint = "wait until it is done, or give this run a folder of its own"
             raise CheckpointError(f"{str(self.folder)!r} is in use by {who}", hint, code="E581") from None
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
         self._handle = handle
+        with contextlib.suppress(OSError):  # a disk that is full: the lock holds without the name of who has it
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
 
     def release(self) -> None:
         """Let others have it, even while a process that was forked just now has a copy of the file."""
