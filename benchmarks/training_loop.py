@@ -20,11 +20,13 @@ BATCH = 64
 Array = Any
 
 
-def ready(graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str, Array], optimizer: Any) -> BoundStep:
+def ready(
+    graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str, Array], optimizer: Any, policy: str = "fast"
+) -> BoundStep:
     """Return the step that a trainer takes, with its parameters and states as they are after one batch."""
     rows = len(next(iter(inputs.values())))
     config = tl.TrainerConfig(optimizer=optimizer, epochs=1, batch_size=rows, shuffle=False, progress=False)
-    trainer = tl.Trainer(tl.Executor(policy="fast"), config)
+    trainer = tl.Trainer(tl.Executor(policy=policy), config)
     trainer.fit(graph, params, inputs)
     return step_of(trainer)
 

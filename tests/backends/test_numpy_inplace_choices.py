@@ -46,8 +46,10 @@ def test_one_of_two_by_a_mask(dtype, size):
             assert out.tobytes() == np.where(mask, b, c).astype(dtype).tobytes()
 
 
-def test_sums_of_slices_have_the_bits_of_numpys_sums():
-    for shape, axes in (((9, 4, 2, 4, 2, 32), (2, 4)), ((4, 900, 8), (0,)), ((40, 3, 4, 17), (1, 2))):
+def test_sums_of_slices_and_of_rows_have_the_bits_of_numpys_sums():
+    slices = (((9, 4, 2, 4, 2, 32), (2, 4)), ((4, 900, 8), (0,)), ((40, 3, 4, 17), (1, 2)))
+    rows = (((9, 8, 8, 32), (0, 1, 2)), ((4097, 2), (0,)), ((300, 2, 64), (0,)))
+    for shape, axes in (*slices, *rows):
         x = (RNG.normal(size=shape) * 10.0 ** RNG.integers(-4, 4, shape)).astype("float32")
         x[..., :3] = -0.0
         for keepdims in (False, True):

@@ -11,6 +11,8 @@ from ..ir.types import TensorType, normal_axis
 from .base import Kernel
 
 Array = Any
+LONG_RUN = 64  # elements side by side from which NumPy adds as fast as it copies
+COPIED = 1 << 20  # bytes that are copied at a time
 
 
 def bind_window(op: ops.Window, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
@@ -49,13 +51,36 @@ def bind_overlap_add(op: ops.OverlapAdd, args: tuple[TensorType, ...], result: T
             if k == 0 or apart:
                 total[place] = x[..., k]
             else:
-                np.add(total[place], x[..., k], out=total[place], casting="same_kind")
+                _add(total[place], x[..., k], axis > 0)
         if own or out is None:
             return total.astype(dtype, copy=False)
         out[...] = total
         return out
 
     return overlap_add
+
+
+def _add(total: Array, x: Array, in_blocks: bool) -> None:
+    """Add an array to another; short runs of memory are first copied side by side, which NumPy does faster than to add them."""
+    if not in_blocks or _run(x) >= LONG_RUN or x.dtype != total.dtype:
+        np.add(total, x, out=total, casting="same_kind")
+        return
+    rows = max(1, COPIED * len(x) // max(1, x.nbytes))
+    room = np.empty((min(rows, len(x)), *x.shape[1:]), x.dtype)
+    for start in range(0, len(x), rows):
+        part, own = total[start : start + rows], room[: len(x) - start]
+        np.copyto(own, x[start : start + rows])
+        np.add(part, own, part)
+
+
+def _run(x: Array) -> int:
+    """Return how many elements of an array stand side by side in memory, those of its last axes."""
+    run = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if stride != run * x.itemsize:
+            break
+        run *= size
+    return run
 
 
 def bind_pad(op: ops.Pad, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
