@@ -36,6 +36,21 @@ def call(*args):
     return CliRunner().invoke(main, list(args))
 
 
+def test_words_are_utf8_whatever_the_locale_takes_them_for(folder):
+    (folder / "north.tl").write_text("Near(Ærø, Fyn)\nY[i] = Bø[i]\n", encoding="utf-8")
+    np.save("b.npy", np.ones(2))
+
+    def words(text):  # as Python hands them on where the locale is not UTF-8
+        return text.encode().decode("ascii", "surrogateescape")
+
+    assert json.loads(call("query", "north.tl", words("Near(Ærø, x)?"), "--json").output)["rows"] == [["Fyn"]]
+    assert "Near(Ærø, Fyn)" in call("why", "north.tl", words("Near(Ærø, Fyn)")).output
+    assert "Ærø" in call("why-not", "north.tl", words("Near(Fyn, Ærø)")).output
+    assert call("query", "north.tl", "Y[0]?", "-i", words("Bø=b.npy")).exit_code == 0
+    found = call("compile", words("∃x:Ø. nær(x, Ærø)"), "-d", words("Ø=Fyn,Ærø"))
+    assert "nær: any[2, 2] = input()" in found.output
+
+
 def test_run_answers_the_queries(folder):
     done = call("run", "family.tl")
     assert done.exit_code == 0, done.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import re
 import sys
 import warnings
@@ -77,6 +78,23 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
+def in_utf8(text: str) -> str:
+    """Return words of the command line as UTF-8, which they are also where the locale is not; paths stay as they were given."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeDecodeError:
+        return text
+
+
+class InUtf8(click.ParamType):
+    """An argument that is a formula, a question or names, and no path."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return in_utf8(value)
+
+
 graph_argument = click.argument("graph", type=click.Path(path_type=Path))
 input_option = click.option(
     "-i",
@@ -122,6 +140,7 @@ def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{what} must be written NAME=VALUE, got {text!r}")
+        name = in_utf8(name)
         if name in pairs:
             raise click.UsageError(f"{what} {name!r} is given twice")
         pairs[name] = value

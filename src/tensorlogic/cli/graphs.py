@@ -240,9 +240,25 @@ def check(graph: Path, as_json: bool) -> None:
 
 
 @click.command("compile")
-@click.argument("formula")
-@click.option("-d", "--domain", "domains", multiple=True, metavar="NAME=SIZE|a,b,c", help="A domain: size, or names.")
-@click.option("-v", "--variable", "variables", multiple=True, metavar="NAME=DOMAIN", help="A free variable's domain.")
+@click.argument("formula", type=common.InUtf8())
+@click.option(
+    "-d",
+    "--domain",
+    "domains",
+    multiple=True,
+    type=common.InUtf8(),
+    metavar="NAME=SIZE|a,b,c",
+    help="A domain: size, or names.",
+)
+@click.option(
+    "-v",
+    "--variable",
+    "variables",
+    multiple=True,
+    type=common.InUtf8(),
+    metavar="NAME=DOMAIN",
+    help="A free variable's domain.",
+)
 @click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
 @common.reported

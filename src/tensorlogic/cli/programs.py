@@ -92,7 +92,7 @@ def csv_text(answers: Any) -> str:
 
 @click.command("query")
 @program_argument
-@click.argument("query")
+@click.argument("query", type=common.InUtf8())
 @common.input_option
 @common.backend_option
 @common.level_option
