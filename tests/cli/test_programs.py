@@ -51,6 +51,16 @@ def test_words_are_utf8_whatever_the_locale_takes_them_for(folder):
     assert "nær: any[2, 2] = input()" in found.output
 
 
+def test_characters_that_the_output_does_not_have(folder):
+    (folder / "hat.tl").write_text("P(Ω)\nQ(x) <- P(x)\n", encoding="utf-8")
+    runner = CliRunner(charset="cp1252")
+    why = runner.invoke(main, ["why", "hat.tl", "Q(Ω)"])
+    assert why.exit_code == 0, why.output
+    assert why.output.splitlines()[0].startswith("Q(\\u03a9)  by Q(x) <- P(x)")
+    assert json.loads(runner.invoke(main, ["query", "hat.tl", "Q(x)?", "--json"]).output)["rows"] == [["Ω"]]
+    assert "\\u03a9" in runner.invoke(main, ["query", "hat.tl", "Q(Ω"]).output
+
+
 def test_run_answers_the_queries(folder):
     done = call("run", "family.tl")
     assert done.exit_code == 0, done.output

@@ -5,6 +5,8 @@ Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command wa
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib import import_module
 
 import click
@@ -85,3 +87,6 @@ def main() -> None:
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
+    for stream in (sys.stdout, sys.stderr):  # what they cannot encode is a ? in a terminal and an escape elsewhere, not an error
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")

@@ -74,8 +74,13 @@ def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Print one value as one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Print one value as one line of JSON, with escapes where the output cannot encode its characters."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, allow_nan=False)
+    click.echo(text)
 
 
 def in_utf8(text: str) -> str:
