@@ -91,13 +91,9 @@ def in_utf8(text: str) -> str:
         return text
 
 
-class InUtf8(click.ParamType):
-    """An argument that is a formula, a question or names, and no path."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return in_utf8(value)
+def words(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Read an argument that is a formula, a question or names, and no path; a callback of click's."""
+    return in_utf8(value) if isinstance(value, str) else tuple(map(in_utf8, value))
 
 
 graph_argument = click.argument("graph", type=click.Path(path_type=Path))

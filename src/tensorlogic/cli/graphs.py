@@ -240,13 +240,13 @@ def check(graph: Path, as_json: bool) -> None:
 
 
 @click.command("compile")
-@click.argument("formula", type=common.InUtf8())
+@click.argument("formula", callback=common.words)
 @click.option(
     "-d",
     "--domain",
     "domains",
     multiple=True,
-    type=common.InUtf8(),
+    callback=common.words,
     metavar="NAME=SIZE|a,b,c",
     help="A domain: size, or names.",
 )
@@ -255,7 +255,7 @@ def check(graph: Path, as_json: bool) -> None:
     "--variable",
     "variables",
     multiple=True,
-    type=common.InUtf8(),
+    callback=common.words,
     metavar="NAME=DOMAIN",
     help="A free variable's domain.",
 )

@@ -92,7 +92,7 @@ def csv_text(answers: Any) -> str:
 
 @click.command("query")
 @program_argument
-@click.argument("query", type=common.InUtf8())
+@click.argument("query", callback=common.words)
 @common.input_option
 @common.backend_option
 @common.level_option

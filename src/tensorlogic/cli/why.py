@@ -23,7 +23,7 @@ format_option = click.option(
 
 @click.command("why")
 @program_argument
-@click.argument("atom", type=common.InUtf8())
+@click.argument("atom", callback=common.words)
 @common.input_option
 @format_option
 @click.option("--all", "whole", is_flag=True, help="Print every step, however many there are.")
@@ -56,7 +56,7 @@ def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool,
 
 @click.command("why-not")
 @program_argument
-@click.argument("atom", type=common.InUtf8())
+@click.argument("atom", callback=common.words)
 @common.input_option
 @format_option
 @click.option("--all", "whole", is_flag=True, help="Print every rule, however many there are.")
