@@ -210,6 +210,27 @@ def test_interrupts_leave_blas_and_the_pool_as_they_were() -> None:
     assert done.stdout == "fine\n", done.stderr[-2000:]
 
 
+def ends(call: Any) -> bool:
+    """Tell whether a call on another thread comes to its end."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def test_an_interrupt_right_after_a_lock_was_taken_leaves_nobody_waiting() -> None:
+    """Python 3.14 lets interrupts in between taking a lock and the block of ``with``: what was taken so is given back later."""
+    section = threads._Section()
+    section.__enter__()  # interrupted here: no __exit__
+    with section:
+        pass
+    assert ends(section.__enter__)
+    ticket = threads._Ticket(lambda: None)
+    ticket.use()
+    assert ticket.done.acquire(timeout=20)  # as the caller did who was interrupted before it went on
+    assert ends(ticket.finish)
+
+
 class Library:
     """A BLAS that is interrupted when a number of threads is set."""
 

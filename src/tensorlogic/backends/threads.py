@@ -12,7 +12,7 @@ from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,28 @@ from ..plan.cost import Contraction
 from .base import Kernel
 
 ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway
-_lock = Lock()
+
+
+class _Section:
+    """A lock for short pieces of code that do not nest; whoever leaves one gives it back, however often an interrupt made it be taken.
+
+    From Python 3.14 on, an interrupt may come after ``with`` took a lock and before its block begins. Nobody would give back a plain lock then.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        while self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock.release()
+
+
+_lock = _Section()
 _limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
 
@@ -82,7 +103,7 @@ def _restore() -> None:
 def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
     global _lock, _tickets, _threads
-    _lock, _tickets, _threads = Lock(), SimpleQueue(), 0
+    _lock, _tickets, _threads = _Section(), SimpleQueue(), 0
     _limits.clear()
     _restore()
 
@@ -129,10 +150,10 @@ def allowed() -> int:
 class _Ticket:
     """Leave for one more thread to take part in some work, until the caller takes it back."""
 
-    __slots__ = ("context", "done", "owner", "work")
+    __slots__ = ("context", "done", "ended", "owner", "work")
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.context, self.done = work, copy_context(), Lock()
+        self.work, self.context, self.done, self.ended = work, copy_context(), Lock(), False
         self.owner: dict[str, str] = {}
         self.done.acquire()
 
@@ -142,13 +163,16 @@ class _Ticket:
             try:
                 self.context.run(self.work)
             finally:
+                self.ended = True
                 self.done.release()
 
     def finish(self) -> None:
-        """Return when nobody takes part with this ticket nor ever will; it may be asked again."""
-        if self.owner.setdefault("owner", "caller") == "thread":
-            with self.done:
-                pass
+        """Return when nobody takes part with this ticket nor ever will; it may be asked again, also after an interrupt.
+
+        That may come right after the lock was taken, which nobody would give back then: so ``ended`` says whether to wait at all.
+        """
+        if self.owner.setdefault("owner", "caller") == "thread" and not self.ended:
+            self.done.acquire()
 
 
 _tickets: SimpleQueue[_Ticket] = SimpleQueue()

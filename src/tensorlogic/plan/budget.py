@@ -216,6 +216,9 @@ def seconds(plan: ExecutionPlan) -> float:
     """Return about how long a plan takes: its arithmetic, the memory it moves, and a little for each step."""
     total = 0.0
     for step in plan.steps:
+        if step.cut:  # in parts
+            total += len(step.cut.ranges) / step.cut.threads * (_PART + max(map(seconds, step.bodies)))
+            continue
         kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
         if kind == "algebra" and step.types[0].dtype == "bool":
             kind = "bits"
