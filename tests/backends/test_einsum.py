@@ -394,6 +394,16 @@ def test_a_part_of_the_columns_of_a_matrix_is_not_copied() -> None:
     np.testing.assert_allclose(out, inputs["x"] @ inputs["w"], rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(1, 20_000, 3), (3, 20_000, 1), (7, 5000, 9)])
+def test_a_part_of_the_columns_gives_the_bits_of_its_copy(shape: tuple[int, int, int]) -> None:
+    rows, inner, columns = shape
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=(rows, inner + 4)).astype("float32")[:, :inner]
+    w = rng.normal(size=(inner, columns + 4)).astype("float32")[:, :columns]
+    copies = [np.ascontiguousarray(x), np.ascontiguousarray(w)]
+    assert _run("ij,jk->ik", [x, w]).tobytes() == _run("ij,jk->ik", copies).tobytes()
+
+
 def test_an_outer_product_is_computed_without_a_second_copy() -> None:
     n = 1000
     x = np.random.default_rng(9).random(n)

@@ -94,6 +94,8 @@ def test_transpose(order: tuple[int, ...]) -> None:
     t = tl.SparseTensor(dense)
     check(t.transpose(*order), dense.transpose(order))
     assert t.transpose(*order) is t.transpose(*order)
+    check(t.transpose(*np.array(order)), dense.transpose(order))
+    np.testing.assert_array_equal(tl.BitTensor(dense).transpose(*np.array(order)), dense.transpose(order))
     check(t.T, dense.T)
     matrix = flags((4, 9))
     check(tl.SparseTensor(matrix).T, matrix.T)

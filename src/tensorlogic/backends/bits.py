@@ -44,11 +44,11 @@ class TruthTensor:
         """The dtype of the NumPy array it turns into: bool."""
         return np.dtype(np.bool_)
 
-    def _order(self, order: tuple[int, ...]) -> tuple[int, ...]:
+    def _checked_axes(self, order: tuple[Any, ...]) -> tuple[int, ...]:
         rank = self.ndim
         for axis in order:
-            expect(axis, int, "axes are whole numbers", f"such as {tuple(range(rank))[::-1]}")
-        axes = tuple(a + rank if a < 0 else a for a in order) if order else tuple(range(rank))[::-1]
+            expect(axis, (int, np.integer), "axes are whole numbers", f"such as {tuple(range(rank))[::-1]}")
+        axes = tuple(int(a) + rank if a < 0 else int(a) for a in order) if order else tuple(range(rank))[::-1]
         if sorted(axes) != list(range(rank)):
             hint = f"such as {tuple(range(rank))[::-1]}"
             raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
@@ -137,7 +137,7 @@ class BitTensor(TruthTensor):
 
     def transpose(self, *order: int) -> BitTensor:
         """Return the axes in another order, in reverse where none is given."""
-        axes = self._order(order)
+        axes = self._checked_axes(order)
         words = packed.permute(self._words, self._shape, axes)
         return BitTensor.of(words, [self._shape[a] for a in axes])
 

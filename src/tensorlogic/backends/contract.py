@@ -173,8 +173,12 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
 
 
 def _large_dot(a: Array, b: Array, out: Array = None) -> Array:
-    """Multiply two matrices: dot would copy one that is a part of the columns of another, such as a rank's share of weights."""
-    return (np.matmul if _in_rows(a) and _in_rows(b) else np.dot)(a, b, out=out)
+    """Multiply two matrices: dot would copy one that is a part of the columns of another, such as a rank's share of weights.
+
+    One row or column is added up in another order where it lies apart, so there the copy stays: equal numbers give equal bits.
+    """
+    apart = a.shape[0] > 1 and b.shape[1] > 1 and _in_rows(a) and _in_rows(b)
+    return (np.matmul if apart else np.dot)(a, b, out=out)
 
 
 def _in_rows(x: Array) -> bool:

@@ -217,7 +217,7 @@ class SparseTensor(TruthTensor):
 
     def transpose(self, *order: int) -> SparseTensor:
         """Return the axes in another order, in reverse where none is given; the result is kept."""
-        rank, axes = self.ndim, self._order(order)
+        rank, axes = self.ndim, self._checked_axes(order)
         if axes == tuple(range(rank)):
             return self
         found = self._turned.get(axes)
