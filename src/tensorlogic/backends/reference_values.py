@@ -169,15 +169,14 @@ def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> A
     sizes, term = _terms(form, args, row)
     kind = "any" if dtype == np.bool_ and row.reduce == "sum" else row.reduce
 
+    inner = form.contracted
+
     def element(index: Index) -> Any:
         point = dict(zip(form.output, index, strict=True))
-        values = [
-            term(point | dict(zip(form.contracted, inner, strict=True)))
-            for inner in indices([sizes[x] for x in form.contracted])
-        ]
+        values = [term(point | dict(zip(inner, at, strict=True))) for at in indices([sizes[x] for x in inner])]
         if not values:
             return row.zero
-        if not form.contracted and kind != "noisy_or":
+        if not inner and kind != "noisy_or":
             return bool(values[0]) if row.name == "boolean" else values[0]
         return _reduce_values(kind, values)
 
