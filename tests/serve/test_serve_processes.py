@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -88,6 +88,51 @@ def test_several_processes_share_a_port_models_and_metrics(tmp_path):
         process.terminate()
         assert process.wait(60) == 0
     assert workers_of(port) == 0
+
+
+def test_workers_of_an_empty_folder_listen_and_serve_what_comes_with_sighup(tmp_path):
+    with command(tmp_path, "--workers", "2") as (process, port):
+        assert workers_of(port) == 2 and not ready(port)
+        save(tmp_path, "m", double(2))
+        process.send_signal(signal.SIGHUP)
+        until(lambda: all(ready(port) for _ in range(20)))  # whoever answers
+
+
+def test_a_reload_reaches_a_worker_that_does_not_listen_yet(tmp_path):
+    save(tmp_path, "m", double(2))
+    slow = save(tmp_path, "n", double(2)) / "model.toml"
+    os.mkfifo(slow)
+    code = (
+        "import sys; from tensorlogic.serve.server import ServerConfig; from tensorlogic.serve.workers import run; "
+        "run(ServerConfig(sys.argv[1], port=0), 1, lambda chosen: print(chosen.port, flush=True))"
+    )
+    pipes = []
+
+    def is_read():
+        with suppress(OSError):  # nobody reads it yet
+            pipes.append(os.open(slow, os.O_WRONLY | os.O_NONBLOCK))
+        return pipes
+
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        until(is_read)  # then m is loaded
+        save(tmp_path, "m", double(3))
+        slow.unlink()
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)  # for the parent to see the signal while the worker waits
+        os.close(pipes[0])
+        port = int(process.stdout.readline())
+        until(lambda: infer(port, "m", vector(1)).json["outputs"][0]["data"] == [3])
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_what_goes_wrong_once_the_workers_listen_ends_the_command(tmp_path):
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "tensorlogic", "serve", tmp_path, "--port", "0", "--workers", "2"]
+        found = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert found.returncode and "No space left" in found.stderr
 
 
 def test_sigterm_under_load_loses_no_request(tmp_path):

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +69,13 @@ class Server:
         self._socket: socket.socket | None = None
         self._grpc: Any = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._reloads: set[asyncio.Task[None]] = set()  # so that none is collected before it ends
 
     async def start(self, peers: Any = None) -> None:
         """Load the models and listen; several processes may listen on one port."""
         loop = self.service.loop = asyncio.get_running_loop()
         self.service.peers = peers
-        repository = self.service.repository
-        names = repository.names() if self.config.load is None else self.config.load
-        for name in names:
-            try:
-                await self.service.change_here("load", name)
-            except Exception as error:
-                if self.log is not None:
-                    self.log.event("load failed", model=name, error=str(error).splitlines()[0])
+        await self._load(self.service.repository.names() if self.config.load is None else self.config.load)
         listening = self._bound()
         self._socket = listening.dup()  # outlives the server by a moment
         self._socket.setblocking(False)
@@ -95,6 +89,31 @@ class Server:
         if self.log is not None:
             ready = sorted(self.service.repository.ready)
             self.log.event("listening", host=self.config.host, port=self.port, grpc_port=self.grpc_port, models=ready)
+
+    async def _load(self, names: Iterable[str]) -> None:
+        """Load models one after the other; the log tells of those that cannot be loaded."""
+        for name in names:
+            if self.service.draining:
+                return
+            try:
+                await self.service.change_here("load", name)
+            except Exception as error:
+                self._load_failed(error, model=name)
+
+    def _load_failed(self, error: Exception, **what: str) -> None:
+        if self.log is not None:
+            self.log.event("load failed", **what, error=(str(error) or type(error).__name__).splitlines()[0])
+
+    def reload(self) -> None:
+        """Begin to load every model of the folder anew, as SIGHUP asks for."""
+        try:
+            names = self.service.repository.names()
+        except OSError as error:  # the folder is gone: what is loaded stays
+            self._load_failed(error)
+            return
+        task = asyncio.get_running_loop().create_task(self._load(names))
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     def _bound(self) -> socket.socket:
         host = self.config.host
@@ -194,23 +213,13 @@ async def serve_until_told(server: Server, started: Callable[[Server], object] =
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     with contextlib.suppress(NotImplementedError, AttributeError):
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_reload(server)))
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
     await server.start(peers)
     gc.collect()
     gc.freeze()  # what is loaded stays: no request waits while the collector looks through it
     started(server)
     await told.wait()
     await server.drain()
-
-
-async def _reload(server: Server) -> None:
-    """Load every model of the folder anew, as SIGHUP asks for."""
-    for name in server.service.repository.names():
-        try:
-            await server.service.change_here("load", name)
-        except Exception as error:
-            if server.log is not None:
-                server.log.event("load failed", model=name, error=str(error).splitlines()[0])
 
 
 def run(config: ServerConfig, started: Callable[[Server], object] = bool) -> None:
