@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,13 @@ def test_the_command_quantizes_a_file_and_writes_its_report(tmp_path: Path) -> N
     assert CliRunner().invoke(main, [*base, "--to", "int8", "--budget", "3000"]).exit_code == 2
     assert CliRunner().invoke(main, [*base[:-1], "none"]).exit_code == 1
     assert "write --labels labels" in CliRunner().invoke(main, base[:-2]).output
+    for given, option in (
+        (base[:2], "--params"),
+        ([*base[:2], "--budget", "3000"], "--params"),
+        ([*base[:4], "--activations", "static"], "--calibrate"),
+    ):
+        bare = CliRunner().invoke(main, given)
+        assert bare.exit_code == 1 and re.search(f"hint: .*: {option} ", bare.output), bare.output
 
 
 def test_loading_a_quantized_graph_takes_little_more_than_its_file(tmp_path: Path) -> None:

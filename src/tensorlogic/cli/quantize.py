@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ TYPES = {
     "binary": "BINARY",
 }
 WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
+HINTS = {  # of errors whose own hints name arguments of Python
+    "E326": "give rows of data, such as the graph will run on: --calibrate data.npz",
+    "E328": "give the arrays of its weights, a .npz or safetensors file: --params params.npz",
+}
 
 
 @click.command("quantize")
@@ -115,15 +121,16 @@ def quantize_command(
         )
         raise InputError(f"the graph has no input {beside[0]!r}, an array of {calibrate}", hint, code="E302")
     config: Any
-    if budget_bytes is not None or max_error is not None:
-        config = assign_precision(
-            loaded, calibration=given, params=params, budget_bytes=budget_bytes, max_error=max_error
-        )
-        if not as_json:
-            click.echo(f"{config}\n")
-    else:
-        config = _config(kind, group, per_tensor, asymmetric, activations, method, rounding)
-    report = QuantizationReport.of(loaded, config, calibration=given, params=params, data=given, labels=right)
+    with _own_words():
+        if budget_bytes is not None or max_error is not None:
+            config = assign_precision(
+                loaded, calibration=given, params=params, budget_bytes=budget_bytes, max_error=max_error
+            )
+            if not as_json:
+                click.echo(f"{config}\n")
+        else:
+            config = _config(kind, group, per_tensor, asymmetric, activations, method, rounding)
+        report = QuantizationReport.of(loaded, config, calibration=given, params=params, data=given, labels=right)
     if output is not None:
         with writing(output):
             report.graph.save(output)
@@ -139,6 +146,18 @@ def quantize_command(
         for path in (output, report_path):
             if path is not None:
                 click.echo(f"written to {path}")
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """Let the hints of errors name the options of the command."""
+    try:
+        yield
+    except InputError as error:
+        code = error.diagnostic.code
+        if code not in HINTS:
+            raise
+        raise InputError(error.diagnostic.message, HINTS[code], code=code) from None
 
 
 def _config(
