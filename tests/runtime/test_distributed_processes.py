@@ -131,6 +131,64 @@ print("ok")
 """
 
 
+ONE_RANK_FAILS = """
+import os, sys
+import numpy as np
+import tensorlogic as tl
+from tensorlogic.runtime.distributed import one_machine
+rank = int(os.environ["RANK"])
+b = tl.GraphBuilder()
+x = b.input("x", ("n", 2), "float32")
+graph = b.build(total=b.sum(x))
+
+def call(executor, x, config):
+    try:
+        return float(executor.execute_distributed(graph, {} if x is None else {"x": x}, config)["total"])
+    except Exception as error:
+        told = getattr(error, "diagnostic", None)
+        return f"{told.code} {told.message}" if told else repr(error)
+
+def config(count, **options):
+    return tl.DistributedConfig([tl.Device.CPU(n) for n in range(count)], "torch", timeout=20, **options)
+
+for ranks in (8, 0):  # meet as neighbours, or through gloo
+    one_machine.MOST_RANKS = ranks
+    executor = tl.Executor()
+    found = [call(executor, np.ones((3, 2), "f4"), config(2))]
+    for step in range(6):  # first with shares, then with the whole: the total is 6 * 10**step
+        rows = np.full((1 if step < 4 else 3, 2), 10.0**step, "f4")
+        given = {1: rows[0], 2: rows[:, :1], 4: None}.get(step, rows) if rank == 1 else rows
+        found.append(call(executor, given, config(3, own_shares=step < 4)))
+    if rank == 1:
+        call(executor, rows, None)  # the others know nothing of this call
+    found.append(call(executor, rows, config(3)))
+    sys.stdout.write("\\n".join([f"{rank}: {each}" for each in found]) + "\\n")
+"""
+
+
+def test_ranks_of_which_one_fails_fail_in_the_same_call_and_go_on_together(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(ONE_RANK_FAILS)
+    command = [sys.executable, "-m", "tensorlogic", "launch", "-n", "3", str(script)]
+    env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
+    assert done.returncode == 0, done.stderr
+    fit = "input 'x' does not fit"
+    faults = [
+        ("E001", f"{fit}: 2 axes are declared, got 1"),
+        ("E001", f"{fit}: axis 1 must be 2, got 1"),
+        ("E303", "input 'x' is missing"),
+    ]
+    for rank in range(3):
+        failed = [f"{code} rank 1: {why}" if rank == 1 else f"E373 rank 1 failed: {why}" for code, why in faults]
+        size = "E376 the config is for 2 ranks, but 3 processes were started"
+        expected = [size, "6.0", failed[0], failed[1], "6000.0", failed[2], "600000.0"]
+        said = [line[3:] for line in done.stdout.splitlines() if line.startswith(f"{rank}: ")]
+        for own in (said[:8], said[8:]):
+            assert own[:-1] == expected
+            assert own[-1].startswith("E375 the ranks do not do the same: rank") and "a run of call 9: graph" in own[-1]
+
+
 def test_own_shares_are_refused_where_nobody_is_a_rank():
     with pytest.raises(tl.InputError, match="own_shares= is for processes of one script"):
         tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], own_shares=True)

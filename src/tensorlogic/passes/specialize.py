@@ -80,18 +80,18 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
             continue
         shape = given.shape or TensorShape()
         if len(shape) != len(op.shape):
-            raise _misfit(name, op.shape, shape, f"{len(op.shape)} axes are declared, got {len(shape)}")
+            raise misfit(name, op.shape, shape, f"{len(op.shape)} axes are declared, got {len(shape)}")
         for axis, (declared, actual) in enumerate(zip(op.shape, shape, strict=True)):
             assert isinstance(actual, int)
             if isinstance(declared, int):
                 if declared != actual:
-                    raise _misfit(name, op.shape, shape, f"axis {axis} must be {declared}, got {actual}")
+                    raise misfit(name, op.shape, shape, f"axis {axis} must be {declared}, got {actual}")
             elif names(declared) == {declared}:
                 known = env.setdefault(declared, actual)
                 origin = owner.setdefault(declared, f"axis {axis} of input {name!r}")
                 if known != actual:
                     why = f"size {declared!r} is {known} by {origin}, but axis {axis} of input {name!r} is {actual}"
-                    raise _misfit(name, op.shape, shape, why)
+                    raise misfit(name, op.shape, shape, why)
             else:
                 later.append((name, axis, declared, actual))
     stuck = 0
@@ -107,13 +107,14 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                 expected = evaluate(declared, env)
                 equals = f" = {expected}" if expected != declared else ""
                 why = f"axis {axis} must be {declared}{equals}, got {actual}"
-                raise _misfit(name, graph.type_of(graph.inputs[name]).shape or (), inputs[name].shape or (), why)
+                raise misfit(name, graph.type_of(graph.inputs[name]).shape or (), inputs[name].shape or (), why)
             env.update(solved)
         stuck = 0
     return env
 
 
-def _misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: str) -> ShapeError:
+def misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: str) -> ShapeError:
+    """Return the error of an input whose shape is not as declared."""
     found = ShapeMismatchDiagnostic.create(declared, given, f"input {name!r}")
     return ShapeError.of(replace(found, message=f"input {name!r} does not fit: {why}"))
 

@@ -34,7 +34,9 @@ LOOKS, LOOKING = 20, 0.002  # times, seconds
 LONGEST_NAME = 500  # bytes
 HEAD = struct.Struct("<QH")  # of a message: the number of its exchange, and the bytes of its name
 SINCE_MEETING = 32  # bits of a number that count exchanges; those above count how often the ranks met again
-RUN = "a run of "  # opens the label of an exchange whose name is all that it gives: what this rank was given to run
+# these open the labels of exchanges whose name is all that they give: what this rank was given to run, and why it runs nothing
+RUN_LABEL, ERROR_LABEL = "a run of ", "an error: "
+CATCH = "let every rank of a group catch an error, or none"
 TOKEN = 16  # random bytes by which ranks of a group know each other
 MACHINE = Path("/proc/sys/kernel/random/boot_id")
 Gather = Callable[[Array], Sequence[Array]]  # what every rank gives, by rank
@@ -224,9 +226,8 @@ class Neighbours:
             count = way.recv_into(self._buffer)
         except BlockingIOError:
             return False
-        except (
-            ConnectionResetError
-        ):  # said once, of a rank that ended before it read everything; what it sent is still there
+        # said once, of a rank that ended before it read everything; what it sent is still there
+        except ConnectionResetError:
             return self._look(rank, way)
         except OSError as error:
             self._gone[rank] = f"rank {rank} is gone: {error}"
@@ -249,7 +250,8 @@ class Neighbours:
         """Raise where a rank does something else than this one."""
         own = self._names[number]
         if came != own:
-            raise self._differs(own, rank, came, "give every rank the graph that was made for it")
+            hint = "give every rank the graph that was made for it"
+            raise ranks_differ(self.rank, bytes(own), rank, bytes(came), hint)
 
     def _check(self, rank: int, begun: _Begun) -> None:
         """Raise where what a rank should give to an exchange will not come."""
@@ -257,17 +259,9 @@ class Neighbours:
             return
         if self._last[rank] > begun.number:  # messages come in their order
             anew = b"to begin anew after an error"
-            raise self._differs(begun.name, rank, anew, "let every rank of a group catch an error, or none")
+            raise ranks_differ(self.rank, begun.name, rank, anew, CATCH)
         if rank in self._gone:
             raise RuntimeError(self._gone[rank])
-
-    def _differs(self, own: bytes, rank: int, came: bytes | bytearray, hint: str) -> ExecutionError:
-        here, there = own.decode(errors="replace"), came.decode(errors="replace")
-        if here.startswith(RUN) and there.startswith(RUN):
-            message = f"rank {rank} was given something else than rank {self.rank}"
-            return ExecutionError(message, f"here: {here[len(RUN) :]}", f"there: {there[len(RUN) :]}", code="E383")
-        message = f"the ranks do not do the same: rank {self.rank}: {here}, rank {rank}: {there}"
-        return ExecutionError(message, hint, code="E375")
 
     def _room(self, label: str, nbytes: int) -> Sequence[Array] | None:
         """Return places for the values of all ranks; None where there is no memory left. All ranks ask for the same in the same order."""
@@ -298,6 +292,22 @@ class Neighbours:
         stretch = np.frombuffer(mmap.mmap(self._memory, whole, offset=start), np.uint8)
         places = [stretch[n * nbytes : (n + 1) * nbytes] for n in range(2 * self.size)]
         return places[: self.size], places[self.size :]
+
+
+def ranks_differ(own: int, did: bytes, rank: int, came: bytes, hint: str) -> ExecutionError:
+    """Return the error of a rank that does one thing where another does something else, by the names of both."""
+    here, there = did.decode(errors="replace"), came.decode(errors="replace")
+    if there.startswith(ERROR_LABEL):
+        message = f"rank {rank} failed: {there.removeprefix(ERROR_LABEL)}"
+        return ExecutionError(message, "look at the error of that rank", code="E373")
+    if here.startswith(RUN_LABEL) and there.startswith(RUN_LABEL):
+        (call, _, mine), (other, _, theirs) = (each.removeprefix(RUN_LABEL).partition(": ") for each in (here, there))
+        if call == other:
+            message = f"rank {rank} was given something else than rank {own}"
+            return ExecutionError(message, f"here: {mine}", f"there: {theirs}", code="E383")
+        hint = CATCH
+    message = f"the ranks do not do the same: rank {own}: {here}, rank {rank}: {there}"
+    return ExecutionError(message, hint, code="E375")
 
 
 def find_neighbours(rank: int, size: int, gather: Gather, timeout: float) -> Neighbours | None:

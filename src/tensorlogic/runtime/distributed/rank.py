@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..executor import Executor
 
 Ways = Mapping[str, CommunicationBackend]
-NAMES_RANKS = ("E373", "E374", "E375", "E376", "E383")  # faults whose messages say which rank it is
+NAMES_RANKS = ("E373", "E374", "E375", "E376", "E383", "E388")  # faults whose messages say which rank it is
 
 
 class Task(NamedTuple):

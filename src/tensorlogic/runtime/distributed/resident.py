@@ -11,11 +11,12 @@ from ...errors import ExecutionError, InputError
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ..modes import distributed_of
+from .calls import one_call, same_job
 from .config import Auto, DistributedConfig, Mesh
 from .job import Job
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
-from .run import run_threads, same_job
+from .run import run_threads
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -76,6 +77,11 @@ class Resident:
             outputs = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
             self._given |= {name: outputs.pop(name) for name in self.carried}
             return outputs
+        self._distributed.calls += 1
+        with one_call(self._distributed.world_of(self.config), self._distributed.calls, self.config):
+            return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         job = self._job(inputs)
         part = job.part(0)
         cuts = {name: part.ranks[0, 0].inputs.get(name, ()) for name in self._types}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...backends.collectives import CommunicationBackend
-from ...errors import ExecutionError, InputError, TensorLogicError, expect
+from ...errors import ExecutionError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
@@ -19,10 +17,10 @@ from ...plan.fused_steps import Cut
 from ...store import Store, free_in_child
 from ..parts import Parts, range_of
 from ..values import Inputs, Outputs
+from .calls import one_call, same_job
 from .config import Auto, DistributedConfig, Mesh
 from .job import Job, Part
 from .local import local_group
-from .one_machine import RUN
 from .own_shares import shared_axes, whole_types
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from .workers import Workers
 
 T = TypeVar("T")
-LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
 
@@ -48,6 +45,7 @@ class Distributed:
         self.workers: Workers | RayWorkers | None = None
         self._lock = free_in_child(threading.RLock())
         self.world: TorchCommunication | None = None  # of the processes that were started beside this one
+        self.calls = 0  # of a graph on ranks, those that failed too
 
     def execute(
         self,
@@ -58,19 +56,31 @@ class Distributed:
         rows: Mapping[str, int] | None = None,
     ) -> Outputs:
         """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share."""
+        self.calls += 1  # before anything can fail on this rank only
         expect(
             config,
             DistributedConfig,
             "a DistributedConfig is expected",
             "write DistributedConfig([Device.CPU(0), Device.CPU(1)])",
         )
+        with one_call(self.world_of(config), self.calls, config):
+            return self._execute(executor, graph, inputs, config, rows)
+
+    def _execute(
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        inputs: Inputs,
+        config: DistributedConfig,
+        rows: Mapping[str, int] | None,
+    ) -> Outputs:
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
         own: Mapping[str, int] = {}
         if config.own_shares:
             own = shared_axes(graph, config)
-            types = whole_types(self.world_of(config), own, types)
+            types = whole_types(self.world_of(config), graph, own, types)
         shares = rows and tuple(rows.items())
         key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic, shares)
         job = self.jobs.get(key)
@@ -185,13 +195,9 @@ class Distributed:
         world: TorchCommunication,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        try:
-            every = [task._replace(wanted=None) for task in tasks[world.rank]]
-            with same_job(world, job):
-                own = run_rank(executor, mesh_ways(world, job.mesh), every)
-        except Exception as error:
-            world.leave(error.diagnostic.message if isinstance(error, TensorLogicError) else str(error))
-            raise of_rank(error, world.rank) from error.__cause__
+        every = [task._replace(wanted=None) for task in tasks[world.rank]]
+        with same_job(world, job):
+            own = run_rank(executor, mesh_ways(world, job.mesh), every)
         if chosen[0].is_whole_everywhere:
             outputs: list[list[dict[str, Any]]] = [own.outputs]
             outputs += [[{}] for _ in range(1, job.mesh.size)]
@@ -274,44 +280,6 @@ class Distributed:
         return {
             name: np.array(known[label]) if stage == "before" else known[label] for name, stage, label in cut.outputs
         }
-
-
-@contextmanager
-def same_job(world: TorchCommunication, job: Job) -> Iterator[None]:
-    """Run something on ranks that must have been given the same graph, inputs and config: where they were not, all of them raise.
-
-    The first run of a job begins when all ranks are known to have it. Later ones do not wait for that on one machine, where all ranks meet in one
-    group: what each was given is compared as soon as it comes, at the latest where a rank first waits for another.
-    """
-    if job.mesh.size != world.size:
-        message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
-        raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
-    what = RUN + job.summary
-    try:
-        if not world.tell_neighbours(what):
-            _compare_jobs(world, job)
-            yield
-        elif job.agreed and job.mesh.size in (job.mesh.data, job.mesh.model):
-            yield
-            world.hear_neighbours(what)
-        else:
-            world.hear_neighbours(what)
-            job.agreed = True
-            yield
-    except BaseException:
-        world.abandon()
-        raise
-
-
-def _compare_jobs(world: CommunicationBackend, job: Job) -> None:
-    mine = job.summary
-    line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
-    lines = world.all_gather(line.reshape(1, -1), 0, world.size)
-    for rank, other in enumerate(lines):
-        if not np.array_equal(other, line):
-            theirs = other.tobytes().decode(errors="replace").strip()
-            message = f"rank {rank} was given something else than rank {world.rank}"
-            raise ExecutionError(message, f"here: {mine}", f"there: {theirs}", code="E383")
 
 
 def run_threads(

@@ -77,6 +77,7 @@ class TorchCommunication:
         self._started: dict[str, tuple[Any, tuple[Array, str]]] = {}  # work, None with neighbours; the total, and how
         self._neighbours: Neighbours | Literal[False] | None = None  # None: not asked for yet
         self._sending: list[tuple[Any, Array]] = []
+        self.call, self.told = 0, False  # the call that this rank is in, and whether it told the others what it runs
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
