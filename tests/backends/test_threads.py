@@ -218,17 +218,52 @@ def ends(call: Any) -> bool:
     return not thread.is_alive()
 
 
-def test_an_interrupt_right_after_a_lock_was_taken_leaves_nobody_waiting() -> None:
-    """Python 3.14 lets interrupts in between taking a lock and the block of ``with``: what was taken so is given back later."""
-    section = threads._Section()
-    section.__enter__()  # interrupted here: no __exit__
-    with section:
-        pass
-    assert ends(section.__enter__)
+class InterruptedLock:
+    """A lock that an interrupt comes to as it is taken: after that, as Python 3.14 lets it in, or while somebody waits."""
+
+    def __init__(self, *, taken: bool) -> None:
+        self.lock, self.taken, self.interrupts = threading.RLock(), taken, 1
+
+    def acquire(self) -> None:
+        if self.taken or not self.interrupts:
+            self.lock.acquire()
+        if self.interrupts:
+            self.interrupts = 0
+            raise KeyboardInterrupt
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_interrupt_as_a_lock_is_taken_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    monkeypatch.setattr(threads, "_lock", InterruptedLock(taken=taken))
+    with pytest.raises(KeyboardInterrupt):
+        threads._alone(int)
+    assert ends(lambda: threads._alone(int))
+
+
+def test_an_interrupt_after_a_ticket_ended_leaves_nobody_waiting() -> None:
     ticket = threads._Ticket(lambda: None)
     ticket.use()
     assert ticket.done.acquire(timeout=20)  # as the caller did who was interrupted before it went on
     assert ends(ticket.finish)
+
+
+def test_calls_that_keep_others_out_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_lock", threading.RLock())
+    order: list[str] = []
+    other = threading.Thread(target=lambda: threads._alone(lambda: order.append("other")), daemon=True)
+
+    def outer() -> None:
+        threads._alone(lambda: order.append("inner"))
+        other.start()
+        other.join(0.05)  # it would be in by now
+        order.append("outer")
+
+    threads._alone(outer)
+    other.join(20)
+    assert order == ["inner", "outer", "other"]
 
 
 class Library:

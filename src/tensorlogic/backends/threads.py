@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock, RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,28 +24,27 @@ from .base import Kernel
 ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway
 
 
-class _Section:
-    """A lock for short pieces of code that do not nest; whoever leaves one gives it back, however often an interrupt made it be taken.
-
-    From Python 3.14 on, an interrupt may come after ``with`` took a lock and before its block begins. Nobody would give back a plain lock then.
-    """
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        while self._lock._is_owned():  # type: ignore[attr-defined]
-            self._lock.release()
-
-
-_lock = _Section()
+T = TypeVar("T")
+_lock = RLock()
 _limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
+
+
+def _alone(call: Callable[[], T]) -> T:
+    """Return what a call gives while no other thread makes one here; a call may make others.
+
+    An interrupt may come after ``with`` took a lock and before its block begins (from Python 3.14 on), and nobody gives it back then. Python
+    looks for interrupts after calls: so one that comes when the lock was taken is inside of ``try``, and none comes before it is given back.
+    """
+    lock = _lock  # a fork makes another
+    try:
+        lock.acquire()
+        return call()
+    finally:
+        try:  # noqa: SIM105 - suppress() is a call, and makes room for an interrupt
+            lock.release()
+        except RuntimeError:  # interrupted while it waited: it was not taken
+            pass
 
 
 def _libraries() -> list[Any]:
@@ -69,20 +68,12 @@ def on_one_thread(kernel: Kernel) -> Kernel:
     def run(*operands: Any, **options: Any) -> Any:
         limit, limited, interrupt = object(), True, None
         try:
-            with _lock:
-                if not _before:
-                    _before[:] = [(library, library.get_num_threads()) for library in _libraries()]
-                if not _limits:
-                    for library, _ in _before:
-                        library.set_num_threads(1)
-                _limits.add(limit)
+            _alone(partial(_begin, limit))
             return kernel(*operands, **options)
         finally:
             while limited:
                 try:
-                    with _lock:
-                        _limits.discard(limit)
-                        _restore()
+                    _alone(partial(_end, limit))
                     limited = False
                 except BaseException as error:
                     interrupt = error
@@ -90,6 +81,21 @@ def on_one_thread(kernel: Kernel) -> Kernel:
                 raise interrupt
 
     return run
+
+
+def _begin(limit: object) -> None:
+    """Keep BLAS to one thread, unless it is already, for one more kernel."""
+    if not _before:
+        _before[:] = [(library, library.get_num_threads()) for library in _libraries()]
+    if not _limits:
+        for library, _ in _before:
+            library.set_num_threads(1)
+    _limits.add(limit)
+
+
+def _end(limit: object) -> None:
+    _limits.discard(limit)
+    _restore()
 
 
 def _restore() -> None:
@@ -103,7 +109,7 @@ def _restore() -> None:
 def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
     global _lock, _tickets, _threads
-    _lock, _tickets, _threads = _Section(), SimpleQueue(), 0
+    _lock, _tickets, _threads = RLock(), SimpleQueue(), 0
     _limits.clear()
     _restore()
 
@@ -122,9 +128,11 @@ def workers() -> int:
     libraries = _libraries()
     if not libraries:
         return 1
-    with _lock:  # while BLAS is kept to one thread, what it may have is what it goes back to
-        counts = [count for _, count in _before] or [library.get_num_threads() for library in libraries]
-    return min([_cores(), 8, *counts])
+
+    def counts() -> list[int]:  # while BLAS is kept to one thread, what it may have is what it goes back to
+        return [count for _, count in _before] or [library.get_num_threads() for library in libraries]
+
+    return min([_cores(), 8, *_alone(counts)])
 
 
 def with_threads(kernel: Kernel, count: int) -> Kernel:
@@ -187,13 +195,17 @@ def _serve(tickets: SimpleQueue[_Ticket]) -> None:
 
 def _hand_out(tickets: Sequence[_Ticket]) -> None:
     """Offer tickets to the pool, which grows to their number; a process that is ending has no new threads."""
-    global _threads  # noqa: PLW0603 - the pool is the process's, so its owner is the module
-    with contextlib.suppress(RuntimeError), _lock:
-        while _threads < len(tickets):
-            threading.Thread(target=_serve, args=(_tickets,), name=f"tensorlogic-{_threads}", daemon=True).start()
-            _threads += 1
+    with contextlib.suppress(RuntimeError):
+        _alone(partial(_grow, len(tickets)))
     for ticket in tickets:
         _tickets.put(ticket)
+
+
+def _grow(count: int) -> None:
+    global _threads  # noqa: PLW0603 - the pool is the process's, so its owner is the module
+    while _threads < count:
+        threading.Thread(target=_serve, args=(_tickets,), name=f"tensorlogic-{_threads}", daemon=True).start()
+        _threads += 1
 
 
 def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:
