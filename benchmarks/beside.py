@@ -21,10 +21,8 @@ from time import perf_counter
 from typing import Any
 
 PEERS = re.compile(r"NumPy|np\.|C loop|C,|SciPy|DuckDB|torch|PyTorch|JAX|pytensorlogic|numexpr|ONNX|a list:")
-ROUNDS, SECONDS = (
-    15,
-    4.0,
-)  # at most so many rounds, and so long for both sides of one row, but never fewer than FEWEST rounds
+# At most so many rounds, and so long for both sides of one row, but never fewer than FEWEST rounds.
+ROUNDS, SECONDS = 15, 4.0
 FEWEST = 5
 LIMIT = 1.05  # up to which a row counts as unchanged
 KEPT = Path(__file__).resolve().parent / "results" / "beside" / "rows.json"

@@ -31,10 +31,8 @@ CACHED = 1 << 20  # bytes of results in one range that stay near a core
 CHAIN = 1_000_000  # flops and bytes below which a chain of steps is not worth a thread of its own
 MOST_NODES = 2000  # of a graph that becomes one function
 FEW_NODES = 300  # of one that is tried as one function before anything else is planned
-CALLS, CALL = (
-    4,
-    256,
-)  # steps of a tiny plan at the least, and the flops and bytes that take less than the call of one step
+LEAST_CALLS = 4  # steps of a tiny plan
+COST_OF_A_CALL = 256  # flops and bytes that take less time than the call of a step
 ONE_FUNCTION = "one function"
 
 
@@ -162,7 +160,8 @@ def _is_tiny(plan: ExecutionPlan) -> bool:
     """Tell whether the calls of steps would take longer than what they compute, so that one function need not be measured against them."""
     [step] = plan.steps
     calls = sum(len(s.parts) or 1 for s in step.parts)
-    return calls >= max(CALLS, len(step.reads) + len(step.writes)) and step.flops + step.nbytes <= CALL * calls
+    many = calls >= max(LEAST_CALLS, len(step.reads) + len(step.writes))
+    return many and step.flops + step.nbytes <= COST_OF_A_CALL * calls
 
 
 def _worth_threads(plan: ExecutionPlan) -> bool:
