@@ -76,6 +76,18 @@ def test_packing_is_numpys_little_endian_packbits(tier: str, n: int, density: fl
     assert packed.count(words) == x.sum()
 
 
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("rows", [0, 1, 6])
+def test_columns_of_a_matrix_are_packed_where_they_lie(tier: str, n: int, rows: int) -> None:
+    whole = flags((rows, 230), 0.5)
+    for start in (0, 3, 230 - n):  # the last ends with the memory
+        columns = whole[:, start : start + n]
+        np.testing.assert_array_equal(packed.pack(columns), packed.pack(columns.copy()))
+        np.testing.assert_array_equal(packed.pack(columns[::-1]), packed.pack(columns[::-1].copy()))
+        once = np.broadcast_to(whole[:1, start : start + n], (len(whole[:1]) * 4, n))
+        np.testing.assert_array_equal(packed.pack(once), packed.pack(once.copy()))
+
+
 @pytest.mark.parametrize("n", [1, 63, 65, 200])
 def test_unpacking_writes_where_it_is_told_and_nowhere_else(tier: str, n: int) -> None:
     x = flags((6, n))

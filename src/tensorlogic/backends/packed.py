@@ -70,8 +70,10 @@ def pack(x: Any) -> Words:
     x = np.asarray(x)
     if x.ndim == 0:
         x = x.reshape(1)
-    flags = np.ascontiguousarray(x if x.dtype == np.bool_ else x != 0)
+    flags = x if x.dtype == np.bool_ else x != 0
     n = flags.shape[-1]
+    if flags.ndim != 2 or flags.strides[1] != 1 or flags.strides[0] < n:  # columns of a matrix are read where they lie
+        flags = np.ascontiguousarray(flags)
     out = np.empty((*flags.shape[:-1], width(n)), np.uint64)
     if not out.size:
         return out
@@ -81,8 +83,10 @@ def pack(x: Any) -> Words:
         whole[..., : n + 7 >> 3] = np.packbits(flags, axis=-1, bitorder="little")
         out[...] = whole.view("<u8")
         return out
-    flat, rows = flags.view(np.uint8).reshape(-1), out.reshape(-1, width(n))
-    _shared(len(rows), flags.size >= sharing.PACKED_BYTES, lambda lo, hi: kernels.pack(flat, n, rows, lo, hi))
+    rows = out.reshape(-1, width(n))
+    stride = flags.strides[0] if flags.ndim == 2 else n  # bytes from one row to the next
+    flat = np.lib.stride_tricks.as_strided(flags, ((len(rows) - 1) * stride + n,), (1,)).view(np.uint8)
+    _shared(len(rows), flags.size >= sharing.PACKED_BYTES, lambda lo, hi: kernels.pack(flat, n, stride, rows, lo, hi))
     return out
 
 

@@ -6,6 +6,8 @@ are the caller's.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -30,10 +32,9 @@ from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
-SLOWER = (
-    2.0  # times as long as at once, that running in parts may take by estimate; estimates err, and three is promised
-)
-AT_ONCE = 0.05  # seconds that it may take in any case
+# Times as long as at once that running in parts may take by estimate; estimates err, and three is promised.
+SLOWER = 2.25
+AT_ONCE = 0.02  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
 
 
@@ -186,17 +187,20 @@ def _sliced(
     def fits(size: int) -> bool:
         return slicing(size).peak_bytes <= room
 
+    def quick(size: int) -> bool:  # larger parts are fewer, and take less time
+        return _seconds_of(slicing(size)) <= most
+
     largest = -(-cut.size // 2)
     if best is not None:  # more parts than the best has are of no use
         largest = -(-cut.size // best.number)
         if not fits(largest):
             return None
-    smallest = 1
-    while smallest < largest and _seconds_of(slicing(smallest)) > most:
-        smallest = min(largest, 2 * smallest)
+    smallest = 1 if quick(1) else 1 + bisect_left(range(1, largest), True, key=quick)
     least = slicing(smallest)
-    if least.peak_bytes > room or _seconds_of(least) > most:
-        return least if _seconds_of(least) <= most else None
+    if not quick(smallest):
+        return None
+    if least.peak_bytes > room:
+        return least
     low, high = smallest, largest  # the largest size that fits is from low on
     while low < high:
         middle = (low + high + 1) // 2
@@ -204,11 +208,10 @@ def _sliced(
     return slicing(low)
 
 
-_RATE = {"bits": 8e12, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}  # operations in a second; elsewhere 2e9
-_BYTES = {
-    "bits": 4e9,
-    "fixpoint": 1e9,
-}  # bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables
+# Operations in a second; elsewhere 2e9. A join of bits takes as long as bits are set, which may be few: packing them counts alone.
+_RATE = {"bits": math.inf, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}
+# Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
+_BYTES = {"bits": 4e9, "fixpoint": 1e9}
 _PART = 2e-5  # seconds to feed a part and to join what it gives
 
 
@@ -232,7 +235,8 @@ def _seconds_of(piece: Piece) -> float:
     if isinstance(piece, ExecutionPlan):
         return seconds(piece)
     before, part, after = map(_seconds_of, (piece.before, piece.pieces[max(piece.pieces)], piece.after))
-    return before + piece.number * (_PART + part) + after
+    joined = [(1 if join.how == "concat" else piece.number) * nbytes(join.type) for join in piece.split.joins]
+    return before + piece.number * (_PART + part) + sum(joined) / 1e10 + after
 
 
 def _lengths(size: int, number: int) -> set[int]:

@@ -26,7 +26,7 @@ def nested_plan(
 ) -> ExecutionPlan:
     """Return the plan that runs a cut graph in so many ranges: ``bodies`` are the plans of a range, by length, longest first.
 
-    On threads, ranges write into the arrays of the outputs themselves.
+    Ranges write into the arrays of the outputs themselves where they can, on threads always.
     """
     graph, ranges = cut.graph, tuple(parts(cut.size, count))
     types: list[TensorType] = []  # by slot
@@ -89,6 +89,11 @@ def nested_plan(
     side = f"{len(ranges)} ranges of {cut.place} on {threads} threads"
     many = threads > 1
     into = [own for _, kind, own in cut.outputs if kind == "join"]
+    plain = all(
+        join.how == "concat" and join.label in into and made.dtype == join.type.dtype
+        for join, (_, _, made) in zip(joins, bodies[0].outputs, strict=True)
+    )
+    direct = many or (plain and not (before and before.outputs))  # a stage before them would run beside those arrays
     add(
         Fused(side if many else f"{len(ranges)} parts of {cut.place}", len(ranges), "ranges"),
         reads,
@@ -98,7 +103,7 @@ def nested_plan(
         threads=threads if many else 0,
         scratch=extra + threads * max(b.peak_bytes for b in bodies),
         cut=Cut(ranges, threads, tuple(feeds), joins),
-        into=tuple(-1 - into.index(join.label) for join in joins) if many else (),
+        into=tuple(-1 - into.index(join.label) for join in joins) if direct else (),
     )
     stage(after, "after")
     ends = zip(graph.outputs, cut.outputs, strict=True)

@@ -43,16 +43,26 @@ class Parts:
         """Return what one range is given: operands, cut along the index where they have it."""
         return [range_of(operands[n], axis, part) for n, axis in self.cut.feeds]
 
-    def join(self, totals: list[Any], results: Sequence[Any], part: range) -> None:
-        """Put the results of one range where they belong: end to end, or combined with those of others."""
+    def places(self, totals: Sequence[Any], part: range) -> list[Any]:
+        """Return where the results of one range go as they are made: parts of arrays that are there; None elsewhere."""
+        return [
+            range_of(total, join.axis, part) if total is not None and join.how == "concat" else None
+            for total, join in zip(totals, self.cut.joins, strict=True)
+        ]
+
+    def join(self, totals: list[Any], results: Sequence[Any], part: range, places: Sequence[Any] = ()) -> None:
+        """Put the results of one range where they belong: end to end, or combined with those of others.
+
+        Those that were made in their ``places`` are there already.
+        """
         for n, (join, value) in enumerate(zip(self.cut.joins, results, strict=True)):
+            if places and places[n] is value:
+                continue
             value = np.asarray(value)
             if join.how == "concat":
                 if totals[n] is None:
                     totals[n] = np.empty(dims(join.type), value.dtype)
-                place = range_of(totals[n], join.axis, part)
-                if place is not value:
-                    place[...] = value
+                range_of(totals[n], join.axis, part)[...] = value
             elif totals[n] is None:
                 totals[n] = np.array(value)
             else:
@@ -106,16 +116,18 @@ def _run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = No
     return watched(program, values, hooks, out, body=True) if hooks else run(program, values, out)
 
 
-def _one_by_one(parts: Parts, by_size: dict[int, Program], *operands: Any) -> Any:
+def _one_by_one(parts: Parts, by_size: dict[int, Program], *operands: Any, out: Any = None) -> Any:
     """Run ranges one after the other, holding one range's memory at a time."""
-    totals: list[Any] = [None] * len(parts.cut.joins)
+    joins = parts.cut.joins
+    totals: list[Any] = [out] if len(joins) == 1 else list(out or [None] * len(joins))
     before: Program | None = None
     for part in parts.cut.ranges:
         program = by_size[len(part)]
         if before is not None and before is not program:
             before.release()
         before = program
-        parts.join(totals, _run(program, parts.feed(operands, part)), part)
+        places = parts.places(totals, part)
+        parts.join(totals, _run(program, parts.feed(operands, part), places), part, places)
     if before is not None:
         before.release()
     return _single(parts.whole(totals))

@@ -121,12 +121,12 @@ _table16, _table4, _table1 = _table_or(16), _table_or(4), _table_or(1)
 
 
 @kernel
-def pack(flat: Any, n: int, out: Any, lo: int, hi: int) -> None:
-    """Pack rows of n bytes, which lie one after another."""
+def pack(flat: Any, n: int, stride: int, out: Any, lo: int, hi: int) -> None:
+    """Pack rows of n bytes, each of which begins ``stride`` bytes after the one before."""
     size = flat.size
     full, rest = n >> 6, n & 63
     for i in range(lo, hi):
-        base = i * n
+        base = i * stride
         for w in range(full):
             out[i, w] = _gathered(flat, base + (w << 6))
         if rest:
