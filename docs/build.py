@@ -34,7 +34,7 @@ PAGES = (
 )
 STYLE = """body {max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif}
 pre, code {background: #f5f5f5; font-size: 14px} pre {padding: .6rem; overflow-x: auto} code {padding: 0 .15rem}
-table {border-collapse: collapse} td, th {border: 1px solid #ccc; padding: .2rem .6rem; text-align: left}"""
+table {border-collapse: collapse} td, th {border: 1px solid #ccc; padding: .2rem .6rem; text-align: left} .r {text-align: right}"""
 
 
 def public_names() -> dict[str, str]:
@@ -70,6 +70,7 @@ def rendered(source: Path, out: Path, root: str) -> str:
     """Return a page of Markdown as HTML; links to other pages lead to their HTML, and files it shows are copied."""
     text = source.read_text(encoding="utf-8").replace("```python\n>>>", "```pycon\n>>>")
     html: str = markdown2.markdown(text, extras=["fenced-code-blocks", "tables", "header-ids"])
+    html = html.replace(' style="text-align:right;"', ' class="r"')  # half of what a page of tables weighs
 
     def link(found: re.Match[str]) -> str:
         attribute, target, place = found.groups()
