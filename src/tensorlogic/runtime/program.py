@@ -79,7 +79,7 @@ class Program:
         *(
             "fresh",
             "function",
-            "hands_on",
+            "single_owned_output",
             "idle",
             "inner",
             "kernels",
@@ -109,7 +109,7 @@ class Program:
         self.names = tuple(name for name, _, _ in plan.outputs)
         self.types = [(name, t) for name, _, t in plan.outputs]
         self.owned = [slot not in plan.shared for _, slot, _ in plan.outputs]  # outputs that are nobody else's memory
-        self.hands_on = self.owned == [True]  # one output, which the caller may have as it is
+        self.single_owned_output = self.owned == [True]  # one output, which the caller may have as it is
         self.trusted = context is not None  # kernels of ours, none wrapped: what they make is what the plan says
         self.verified = False  # whether its outputs were seen to be what the plan says
         self.function = self._straight() if len(entries) <= MOST else None
