@@ -10,6 +10,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.runtime.distributed.local import local_group
+from tensorlogic.runtime.distributed.resident import Resident
 from tensorlogic.testing import failing_at
 
 S = tl.DistributedParallelismStrategy
@@ -128,6 +129,9 @@ def test_a_collective_alone_says_how_to_run_it():
         tl.Executor().execute(graph, {"x": np.ones(2)})
 
 
+UNEQUAL = tl.ShardingSpec().shard_tensor("v", 0, 2).shard_tensor("w", 0, 4)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -136,10 +140,12 @@ def test_a_collective_alone_says_how_to_run_it():
         (lambda: tl.DistributedConfig(devices(3), communication="toch"), "not 'toch'"),
         (lambda: tl.DistributedConfig(devices(2), timeout=0), "timeout"),
         (lambda: S.DataParallel(0), "num_replicas"),
-        (lambda: tl.DistributedConfig(devices(2), strategy=S.ModelParallel(tl.ShardingSpec())), "as many shares each"),
+        (lambda: tl.DistributedConfig(devices(2), strategy=S.ModelParallel(tl.ShardingSpec())), "names no tensor"),
+        (lambda: tl.DistributedConfig(devices(2), strategy=S.ModelParallel(UNEQUAL)), "'v' into 2, 'w' into 4"),
         (lambda: run(S.ModelParallel(tl.ShardingSpec().shard_tensor("w9", 0, 2))), "no input 'w9'"),
         (lambda: run(S.DataParallel(2, over="m")), "no size and no input 'm'"),
         (lambda: run(S.DataParallel(2), rows=1), "which 2 ranks cannot share"),
+        (lambda: run(S.DataParallel(2), rows=0), "0 places, which 2 ranks cannot share"),
         (lambda: run(S.PipelineParallel(2, 4), count=0), "cannot be cut into 2 stages"),
     ],
 )
@@ -155,3 +161,37 @@ def run(strategy, rows=4, count=1):
         h = b.tanh(h @ b.input(f"w{n}", (8, 8), "float32"))
     config = tl.DistributedConfig(devices(2), strategy=strategy)
     return tl.Executor().execute_distributed(b.build(y=h), inputs(rows, count), config)
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [
+        (
+            lambda: tl.DistributedConfig(devices(2), strategy=S.ModelParallel(tl.ShardingSpec())),
+            'shard_tensor("w", 0, 4)',
+        ),
+        (lambda: run(S.DataParallel(2), rows=0), "run it whole: executor.execute"),
+        (lambda: run(S.DataParallel(2), rows=1), "use at most 1 ranks"),
+    ],
+)
+def test_mistakes_say_what_to_write(make, hint):
+    with pytest.raises(tl.TensorLogicError) as found:
+        make()
+    assert hint in str(found.value)
+
+
+@pytest.mark.parametrize("communication", ["local", "torch"])
+def test_devices_that_are_not_there_are_refused_before_anything_runs(communication):
+    b = tl.GraphBuilder()
+    graph = b.build(total=b.sum(b.input("x", ("n",), "float64")))
+    cards = tl.DistributedConfig(
+        [tl.Device.CPU(0), tl.Device.GPU(1)], communication
+    )  # which a prediction may be made for
+    calls = [
+        lambda: tl.Executor().execute_distributed(graph, {"x": np.ones(4)}, cards),
+        lambda: Resident(tl.Executor(), graph, [], cards).run({"x": np.ones(4)}),
+    ]
+    for call in calls:
+        with pytest.raises(tl.InputError, match=r"the numpy backend has no Device\.GPU\(1\) here") as found:
+            call()
+        assert found.value.diagnostic.code == "E377" and "Device.CPU(n) for n in range(2)" in str(found.value)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.runtime.distributed.calls import checksum
 
 pytest.importorskip("torch", reason="make test TORCH=1 installs PyTorch")
 S = tl.DistributedParallelismStrategy
@@ -57,6 +58,29 @@ def test_processes_give_the_answer_of_one(executor, strategy):
         assert outputs[name].dtype == value.dtype
     stats = executor.get_distributed_stats()
     assert stats.computation_time_ms > 0 and len(stats.ranks) == 2
+
+
+def test_steps_are_timed_by_the_workers_that_are_there_and_these_go_on(executor):
+    strategy = S.PipelineParallel(2, 4)
+    before = executor.execute_distributed(graph(), GIVEN, config(strategy))
+    workers = executor.distributed.workers
+    here = tl.Cluster(1e10, 1e10, 1e9, 1e-4, cores_per_machine=2)
+    for each in (strategy, S.DataParallel(2)):
+        found = tl.simulate(graph(), config(each), here, GIVEN, executor=executor, here=here)
+        assert found.measured and all(own.computation_seconds > 0 for own in found.stages)
+    after = executor.execute_distributed(graph(), GIVEN, config(strategy))
+    assert executor.distributed.workers is workers
+    assert all(np.array_equal(after[name], value) for name, value in before.items())
+
+
+def test_workers_begin_when_the_inputs_of_all_are_there(executor, monkeypatch):
+    executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
+    workers, did = executor.distributed.workers, []
+    for owner, name in ((workers.inputs, "put"), (workers, "_tell")):
+        act = lambda *given, name=name, real=getattr(owner, name): (did.append(name), real(*given))[1]  # noqa: E731
+        monkeypatch.setattr(owner, name, act)
+    executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
+    assert did == ["put"] * 6 + ["_tell"] * 2
 
 
 def test_a_worker_that_is_killed_is_named_and_replaced(executor):
@@ -187,6 +211,158 @@ def test_ranks_of_which_one_fails_fail_in_the_same_call_and_go_on_together(tmp_p
         for own in (said[:8], said[8:]):
             assert own[:-1] == expected
             assert own[-1].startswith("E375 the ranks do not do the same: rank") and "a run of call 9: graph" in own[-1]
+
+
+def launched(text: str, ranks: int, folder: Path) -> list[list[str]]:
+    """Return what each rank of a launched script says, line by line; a line of rank 1 begins with ``1: ``."""
+    script = folder / "script.py"
+    script.write_text(text)
+    command = [sys.executable, "-m", "tensorlogic", "launch", "-n", str(ranks), str(script)]
+    env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return [[line[3:] for line in lines if line.startswith(f"{rank}: ")] for rank in range(ranks)]
+
+
+FAILS_AT_THE_END = """
+import os, sys
+import numpy as np
+import tensorlogic as tl
+from tensorlogic.runtime.distributed import job, one_machine, run
+rank = int(os.environ["RANK"])
+b = tl.GraphBuilder()
+graph = b.build(total=b.sum(b.input("x", ("n", 2), "float32")))
+config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(3)], "torch", timeout=20)
+places = {"steps": (run, "run_rank"), "outputs": (job.Job, "whole")}  # of a call, after the last value of another rank came
+
+def fail_once(where):
+    owner, name = places[where]
+    real = getattr(owner, name)
+
+    def act(*args, **options):
+        setattr(owner, name, real)
+        real(*args, **options)
+        raise tl.ExecutionError("out of luck")
+
+    setattr(owner, name, act)
+
+def call(executor, step):
+    try:
+        return float(executor.execute_distributed(graph, {"x": np.full((3, 2), 10.0**step, "f4")}, config)["total"])
+    except tl.ExecutionError as error:
+        return error.diagnostic.code or error.diagnostic.message
+
+for ranks in (8, 0):  # meet as neighbours, or through gloo
+    one_machine.MOST_RANKS = ranks
+    executor, found = tl.Executor(), []
+    for step, where in enumerate([None, "steps", None, "outputs", None]):
+        if rank == 1 and where:
+            fail_once(where)
+        found.append(call(executor, step))
+        if isinstance(found[-1], str):
+            found.append(call(executor, step))  # once more
+    sys.stdout.write("".join([f"{rank}: {each}\\n" for each in found]))
+"""
+
+
+def test_a_rank_that_fails_after_the_last_exchange_fails_in_the_same_call_as_the_others(tmp_path):
+    said = launched(FAILS_AT_THE_END, 3, tmp_path)
+    for rank in range(3):
+        failed = "rank 1: out of luck" if rank == 1 else "E375"
+        expected = ["6.0", failed, "60.0", "600.0", failed, "6000.0", "60000.0"]
+        assert said[rank] == expected * 2
+
+
+OTHER_VALUES = """
+import dataclasses, os, sys
+import numpy as np
+import tensorlogic as tl
+from tensorlogic.runtime.distributed import one_machine
+rank = int(os.environ["RANK"])
+S = tl.DistributedParallelismStrategy
+b = tl.GraphBuilder()
+x, w = b.input("x", ("n", 40), "float64"), b.input("w", (40, 40), "float64")
+graph = b.build(y=b.tanh(x @ w) @ w)
+names = [f"v{n}" for n in range(40)]
+total = x
+for name in names:
+    total = total + b.input(name, (), "float64")
+many = b.build(y=total)
+
+def call(graph, inputs, config, expected=None):
+    try:
+        out = executor.execute_distributed(graph, inputs, config)["y"]
+        return "wrong" if expected is not None and not np.allclose(out, expected) else "ran"
+    except tl.ExecutionError as error:
+        return f"{error.diagnostic.code} {error.diagnostic.message} {error.diagnostic.suggestions}"
+
+def learn(params, data):
+    b = tl.GraphBuilder()
+    graph = b.build(loss=b.mean_squared_error(b.input("x", ("n", 4), "float64") @ b.input("w", (4,), "float64"), b.input("t", ("n",), "float64")))
+    found = []
+    for strategy in (S.DataParallel(2), S.PipelineParallel(2, 2)):
+        config = tl.TrainerConfig(optimizer=tl.optim.adam(0.1), epochs=2, batch_size=4)
+        trainer = tl.Trainer(executor, config, distributed=dataclasses.replace(both, strategy=strategy))
+        try:
+            trainer.fit(graph, params={"w": params}, data={"x": data, "t": np.ones(len(data))})
+            found.append("ran")
+        except tl.ExecutionError as error:
+            found.append(f"{error.diagnostic.code} {error.diagnostic.message}")
+    return found
+
+both = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], "torch", timeout=30)
+stages = dataclasses.replace(both, strategy=S.PipelineParallel(2, 3))
+shares = dataclasses.replace(both, own_shares=True)
+rng = np.random.default_rng(0)
+x, w, v = rng.normal(size=(6, 40)), rng.normal(size=(40, 40)), {name: np.ones(()) for name in names}
+other = rng.normal(size=(2, 6, 40))[rank]  # each has its own
+expected = np.tanh(x @ w) @ w
+for ranks in (8, 0):  # meet as neighbours, or through gloo
+    one_machine.MOST_RANKS = ranks
+    executor = tl.Executor()
+    found = [
+        call(graph, {"x": other, "w": w}, both),  # before the ranks are known to have the graph
+        call(graph, {"x": x if rank else np.asfortranarray(x), "w": w}, both, expected),
+        call(graph, {"x": x, "w": w + (rank * np.eye(40))}, both),  # a large input
+        call(graph, {"x": x, "w": w}, both, expected),
+        call(graph, {"x": other, "w": w}, stages),
+        call(graph, {"x": x, "w": w}, stages, expected),
+        call(graph, {"x": x[3 * rank : 3 * rank + 3], "w": w}, shares, expected),
+        call(graph, {"x": x[3 * rank : 3 * rank + 3], "w": w + rank}, shares),
+        call(many, {"x": x, **v}, both),
+        call(many, {"x": x, **v, "v39": np.array(float(rank))}, both),
+        *learn(np.zeros(4), x[:, :4]),
+        *learn(np.full(4, float(rank)), x[:, :4]),
+        *learn(np.zeros(4), other[:, :4]),
+    ]
+    sys.stdout.write("".join([f"{rank}: {each}\\n" for each in found]))
+"""
+
+
+def test_ranks_that_were_given_other_values_of_the_same_shape_all_raise(tmp_path):
+    for rank, said in enumerate(launched(OTHER_VALUES, 2, tmp_path)):
+        other = f"E383 rank {1 - rank} was given other values of"
+        expected = ["x", "ran", "w", "ran", "x", "ran", "ran", "w", "ran", "41 inputs"]
+        expected += ["ran", "ran", "w", "w", "x", "x"]
+        assert len(said) == 2 * len(expected)
+        for line, want in zip(said, expected * 2, strict=True):
+            assert line == "ran" if want == "ran" else line.startswith(f"{other} {want} than rank {rank}"), (line, want)
+        assert "own_shares=True" in said[0]
+
+
+def test_a_checksum_does_not_depend_on_the_layout_and_covers_both_ends():
+    x = np.random.default_rng(0).normal(size=(70, 90))
+    for value in (x, x[:3, :4], x.astype("float16"), x > 0, np.float64(3.0)):
+        assert (
+            checksum(value)
+            == checksum(np.asfortranarray(value))
+            == checksum(np.repeat(value, 2, -1)[..., ::2] if np.ndim(value) else value)
+        )
+    for place in ((0, 0), (69, 89)):
+        other = x.copy()
+        other[place] += 1
+        assert checksum(other) != checksum(x)
 
 
 def test_own_shares_are_refused_where_nobody_is_a_rank():

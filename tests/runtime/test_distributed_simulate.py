@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 
 import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.runtime.distributed import timing
 
 S = tl.DistributedParallelismStrategy
 RNG = np.random.default_rng(0)
@@ -95,6 +98,54 @@ def test_devices_that_share_cores_are_slower_and_machines_are_linked_by_the_netw
     )
     assert far.communication_seconds > 5 * near.communication_seconds
     assert cluster.crowding(8) == 1
+
+
+def test_ranks_wait_for_the_cores_that_they_share():
+    graph = layers(gradients=False)
+    shared = tl.Cluster(**PLAIN | {"cores_per_machine": 2})
+    seconds = [
+        tl.simulate(graph, tl.DistributedConfig(devices(n)), shared, sizes={"n": 64}).step_seconds for n in (1, 2, 4)
+    ]
+    assert seconds == pytest.approx([seconds[0], seconds[0] / 2, seconds[0] / 2], rel=1e-3)
+    found = {}
+    for cores in (1, 2, 3, 4):
+        cluster = tl.Cluster(**PLAIN | {"bandwidth": 1e15, "latency": 1e-12, "cores_per_machine": cores})
+        config = tl.DistributedConfig(devices(4), strategy=S.PipelineParallel(4, 8))
+        found[cores] = tl.simulate(graph, config, cluster, sizes={"n": 64}).step_seconds
+    unit = found[1] / (4 * 8)  # one core does the 8 micro-batches of all 4 stages in turn
+    assert found[4] == pytest.approx((8 + 3) * unit, rel=1e-3)
+    # two at a time, but for the first and the last unit, which are alone
+    assert found[2] == pytest.approx((4 * 8 - 2) / 2 * unit + 2 * unit, rel=1e-3)
+    assert found[4] < found[3] < found[2]
+
+
+def test_what_stages_send_may_take_a_way_of_its_own():
+    config = tl.DistributedConfig(devices(2), strategy=S.PipelineParallel(2, 64))
+    slow = tl.Cluster(**PLAIN | {"send_bandwidth": 1e5, "send_latency": 0.5})
+    one, other = (
+        tl.simulate(layers(gradients=False), config, each, sizes={"n": 64}).step_seconds
+        for each in (tl.Cluster(**PLAIN), slow)
+    )
+    handed = 64 * 64 * 4  # bytes, once
+    assert other - one == pytest.approx(0.5 - 1e-3 + handed * (1e-5 - 1e-6), rel=1e-6)
+    crowded = {"crowded_latency": 2.0, "cores_per_machine": 1}  # the same bytes, which the only core carries
+    other = tl.simulate(layers(gradients=False), config, tl.Cluster(**PLAIN | crowded), sizes={"n": 64}).step_seconds
+    assert other - one == pytest.approx(2.0 - 1e-3, rel=1e-6)
+    measured = tl.Cluster.measure("local", ranks=1)
+    assert measured.send_latency > 0 and measured.send_bandwidth > 0 and measured.crowded_latency > 0
+    assert measured.cores_per_machine == os.cpu_count()
+
+
+def test_steps_are_timed_on_as_many_ranks_at_once_as_compute_at_a_time(monkeypatch):
+    asked = []
+    real = timing.run_alone
+    monkeypatch.setattr(timing, "run_alone", lambda *given: (asked.append(threading.get_ident()), real(*given))[1])
+    graph, given, config = layers(4, 32), arrays(4, 32, 64), tl.DistributedConfig(devices(3))
+    for cores in (1, 2, 8):
+        asked.clear()
+        tl.simulate(graph, config, tl.Cluster(**PLAIN), given, here=tl.Cluster(**PLAIN | {"cores_per_machine": cores}))
+        rounds = len(asked) // min(cores, 3)
+        assert len(asked) == rounds * min(cores, 3) and rounds >= timing.LEAST_ROUNDS
 
 
 def test_a_thousand_devices_print_and_have_json():

@@ -93,7 +93,8 @@ def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[st
         size = dims(t)[found[name]]
         if size < ranks:
             message = f"axis {axis} of {name!r} has {size} places, which {ranks} ranks cannot share"
-            raise ShapeError(message, f"use at most {size} ranks, or shard another axis", code="E370")
+            hint = f"use at most {size} ranks, or shard another axis" if size else "run it whole: executor.execute"
+            raise ShapeError(message, hint, code="E370")
     return found
 
 

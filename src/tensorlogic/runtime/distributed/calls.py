@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import ExecutionError, InputError, TensorLogicError
-from .one_machine import CATCH, ERROR_LABEL, RUN_LABEL, ranks_differ
+from .one_machine import AND, CATCH, END_LABEL, END_OF_VALUES, ERROR_LABEL, LONGEST_NAME, RUN_LABEL, ranks_differ
 from .rank import of_rank
 
 if TYPE_CHECKING:
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from .job import Job
     from .torch_ways import TorchCommunication
 
-LONGEST = 400  # bytes of what ranks on several machines compare
+LONGEST_LIST = 300  # characters for a checksum of each input; where there are more, one of all
+PIECES, PIECE = 64, 64  # of a large input are compared so many pieces, spread evenly, of so many bytes each
 OF_OTHERS = ("E373", "E374", "E375", "E383")  # faults that another rank has, or sees too
 
 
 @contextmanager
 def one_call(world: TorchCommunication | None, number: int, config: DistributedConfig) -> Iterator[None]:
-    """Do what a rank does in one call: where it fails before the ranks met, all of them fail in this call, and go on together with the next.
+    """Do what a rank does in one call: where one of them fails, all fail in this call, and go on together with the next.
 
     ``number`` counts the calls of this rank. It is part of what the ranks compare, so that two of them never take different calls for the same.
+    A call is over when all ranks have come to its end: what fails on one of them after the last value was exchanged fails on all.
     """
     if world is None:
         yield
@@ -37,6 +40,11 @@ def one_call(world: TorchCommunication | None, number: int, config: DistributedC
             hint = f"start {len(config.devices)} processes, or give {world.size} devices"
             raise InputError(message, hint, code="E376")
         yield
+        end = f"{END_LABEL}call {number}"
+        if world.tell_neighbours(end):
+            world.hear_neighbours(end)
+        else:
+            compare_lines(world, end)
     except Exception as error:
         reason = error.diagnostic.message if isinstance(error, TensorLogicError) else str(error)
         world.leave(reason)
@@ -45,18 +53,19 @@ def one_call(world: TorchCommunication | None, number: int, config: DistributedC
             with suppress(TensorLogicError):  # of others that fail as well: this rank has an error to raise
                 if not known and not world.tell_neighbours(ERROR_LABEL + reason):
                     compare_lines(world, ERROR_LABEL + reason)
-            world.abandon()
+        world.abandon()
         raise of_rank(error, world.rank) from error.__cause__
 
 
 @contextmanager
-def same_job(world: TorchCommunication, job: Job) -> Iterator[None]:
+def same_job(world: TorchCommunication, job: Job, values: Mapping[str, Any]) -> Iterator[None]:
     """Run something on ranks that must have been given the same graph, inputs and config: where they were not, all of them raise.
 
     The first run of a job begins when all ranks are known to have it. Later ones do not wait for that on one machine, where all ranks meet in one
-    group: what each was given is compared as soon as it comes, at the latest where a rank first waits for another.
+    group: what each was given is compared as soon as it comes, at the latest where a rank first waits for another. ``values`` are the inputs that
+    every rank gives whole.
     """
-    what = label(world, job.summary)
+    what = label(world, checksums(values) + job.summary)
     world.told = True
     try:
         if not world.tell_neighbours(what):
@@ -79,10 +88,51 @@ def label(world: TorchCommunication, what: str) -> str:
     return f"{RUN_LABEL}call {world.call}: {what}"
 
 
+def checksums(values: Mapping[str, Any]) -> str:
+    """Return a short checksum of each of the values, as the beginning of what ranks compare; of many values, one of all.
+
+    >>> checksums({"x": np.ones(3), "w": np.zeros(3)})
+    'x 78ac6fa1, w a3c1ca20; '
+    """
+    if not values:
+        return ""
+    found = AND.join([f"{name} {checksum(value):08x}" for name, value in values.items()])
+    if len(found) > LONGEST_LIST:
+        found = f"{len(values)} inputs {zlib.crc32(found.encode()):08x}"
+    return found + END_OF_VALUES
+
+
+def checksum(value: Any) -> int:
+    """Return a checksum of an array: of all of it up to 4 KiB, of pieces from its beginning to its end where it is larger.
+
+    It does not depend on how the array lies in memory.
+    """
+    x = np.asarray(value)
+    if x.nbytes <= PIECES * PIECE:
+        return zlib.crc32(x.tobytes())
+    run = max(1, PIECE // x.itemsize)  # elements of a piece
+    step = (x.size - run) // (PIECES - 1)
+    if x.flags.c_contiguous:
+        whole, length = x.reshape(-1).view(np.uint8), run * x.itemsize
+        pieces = np.ndarray((PIECES, length), np.uint8, whole, 0, (step * x.itemsize, 1))
+        end = whole[-length:]
+    else:
+        pieces = x.flat[(step * np.arange(PIECES)[:, None] + np.arange(run)).ravel()]
+        end = x.flat[-run:]
+    return zlib.crc32(end.tobytes(), zlib.crc32(pieces.tobytes()))
+
+
 def compare_lines(world: TorchCommunication, what: str) -> None:
-    """Wait for ranks that are not all on one machine, and raise where one of them does something else."""
-    line = np.frombuffer(what.encode()[:LONGEST].ljust(LONGEST), np.uint8)
-    lines = world.all_gather(line.reshape(1, -1), 0, world.size)
+    """Wait for ranks that are not all on one machine, and raise where one of them does something else.
+
+    Ranks that are at the end of a call which failed on this one raise, and come again.
+    """
+    line = np.frombuffer(what.encode()[:LONGEST_NAME].ljust(LONGEST_NAME), np.uint8)
+    end = END_LABEL.encode()
+    while True:
+        lines = world.all_gather(line.reshape(1, -1), 0, world.size)
+        if what.startswith(END_LABEL) or not any(other.tobytes().startswith(end) for other in lines):
+            break
     for rank, other in enumerate(lines):
         if not np.array_equal(other, line):
             raise ranks_differ(world.rank, what.encode(), rank, other.tobytes().rstrip(), CATCH)

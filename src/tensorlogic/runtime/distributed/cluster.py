@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from ...ir.builder import GraphBuilder
 from ...ir.graph import EinsumGraph
 from ...tables import table
 from .config import DataParallel, DistributedConfig
-from .rank import Task
+from .rank import RankTimes, Task
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -27,7 +28,9 @@ WIDE = frozenset({"float64", "int64", "uint64", "complex64"})
 MATRIX = 384  # rows of the matrices that are multiplied: enough for BLAS, and over before others get a turn
 STREAM = 4 << 20  # numbers of an array that is read and written, beyond the caches of most processors
 SMALL_STEPS = 64
-MESSAGES = (1 << 10, 1 << 20)  # numbers that are combined, to tell latency from bandwidth
+MESSAGES = (1 << 10, 1 << 20)  # numbers that ranks give each other, to tell latency from bandwidth
+MEETINGS = 16  # of one run
+BUSY_STEPS = 64  # products of a rank that keeps a core busy
 ROUNDS, BUDGET = 30, 0.4  # runs of each measurement at the most, and seconds that they may take
 
 
@@ -44,7 +47,10 @@ class Cluster:
 
     Machines hold ``devices_per_machine`` (None: there is one machine); between them the network's figures count.
     Where devices share what their machine has, such as processes that share its cores, ``machine_flops`` and
-    ``machine_memory_bandwidth`` are what all of them reach together. ``call`` is what a step takes beside its arithmetic.
+    ``machine_memory_bandwidth`` are what all of them reach together, and ``cores_per_machine`` says how many of them compute at a time, while
+    the others wait for a core (None: each device has its own). Where what one stage sends to another takes another way than collectives,
+    ``send_bandwidth`` and ``send_latency`` are those of that way, and ``crowded_latency`` where there are more devices than cores. ``call`` is
+    what a step takes beside its arithmetic.
 
     >>> cluster = Cluster(flops=60e12, memory_bandwidth=2e12, bandwidth=250e9, latency=5e-6, devices_per_machine=8,
     ...                   network_bandwidth=25e9, network_latency=20e-6)
@@ -63,6 +69,10 @@ class Cluster:
     network_latency: float | None = None
     machine_flops: float | None = None
     machine_memory_bandwidth: float | None = None
+    cores_per_machine: int | None = None
+    send_bandwidth: float | None = None
+    send_latency: float | None = None
+    crowded_latency: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -78,13 +88,17 @@ class Cluster:
         """Return how many of so many devices are on one machine."""
         return min(devices, self.devices_per_machine or devices)
 
+    def at_once(self, devices: int) -> int:
+        """Return how many of so many devices compute at a time on one machine."""
+        return min(self.neighbours(devices), self.cores_per_machine or devices)
+
     def crowding(self, devices: int) -> float:
-        """Return by how much a device is slower at arithmetic because others of its machine compute too.
+        """Return by how much a device is slower at arithmetic because others of its machine compute at the same time.
 
         >>> Cluster(flops=50e9, memory_bandwidth=1e10, bandwidth=1e9, latency=1e-4, machine_flops=100e9).crowding(4)
         2.0
         """
-        return max(1.0, self.neighbours(devices) * self.flops / (self.machine_flops or float("inf")))
+        return max(1.0, self.at_once(devices) * self.flops / (self.machine_flops or float("inf")))
 
     def goes_on_meanwhile(self, devices: int) -> bool:
         """Tell whether a device can compute while it communicates; where its machine has no core to spare, it cannot.
@@ -93,12 +107,14 @@ class Cluster:
         >>> shared.goes_on_meanwhile(1), shared.goes_on_meanwhile(2)
         (True, False)
         """
+        if self.cores_per_machine is not None:
+            return self.neighbours(devices) < self.cores_per_machine
         return self.machine_flops is None or self.neighbours(devices) * self.flops < 0.9 * self.machine_flops
 
     def seconds(self, flops: float, nbytes: float, dtype: str, devices: int) -> float:
         """Return what arithmetic and traffic of memory take on one device while so many work."""
         rate = self.flops / self.crowding(devices) / (2 if dtype in WIDE else 1)
-        shared = (self.machine_memory_bandwidth or float("inf")) / self.neighbours(devices)
+        shared = (self.machine_memory_bandwidth or float("inf")) / self.at_once(devices)
         return max(flops / rate, nbytes / min(self.memory_bandwidth, shared))
 
     def link(self, ranks: Sequence[int]) -> tuple[float, float]:
@@ -109,9 +125,18 @@ class Cluster:
         assert self.network_bandwidth is not None and self.network_latency is not None
         return self.network_bandwidth, self.network_latency
 
+    def send_link(self, ranks: Sequence[int], devices: int) -> tuple[float, float]:
+        """Return the bandwidth and the latency of what one of two ranks sends to the other, while so many devices work."""
+        bandwidth, latency = self.link(ranks)
+        if (bandwidth, latency) == (self.bandwidth, self.latency):  # on one machine
+            crowded = self.crowded_latency if self.at_once(devices) < self.neighbours(devices) else None
+            return self.send_bandwidth or bandwidth, crowded or self.send_latency or latency
+        return bandwidth, latency
+
     def meeting(self, op: ops.Collective, given: int, awaited: int, ranks: Sequence[int], devices: int) -> Meeting:
         """Return what a collective takes between ranks, by the better of a ring and a tree, and the bytes on each rank's link."""
-        bandwidth, latency = self.link(ranks)
+        sends = isinstance(op, ops.Send | ops.Receive)
+        bandwidth, latency = self.send_link(ranks, devices) if sends else self.link(ranks)
         p = len(ranks)
         hops = math.ceil(math.log2(p)) if p > 1 else 0
         ring: tuple[float, float]  # messages one after the other, and bytes
@@ -129,7 +154,8 @@ class Cluster:
                 ring = tree = (hops, max(given, awaited))
             case _:
                 ring = tree = (1, max(given, awaited))
-        crowding = self.crowding(devices)  # the cores of a machine also move what its devices give each other
+        # the cores of a machine also move what its devices give each other; where they are counted, a device waits for one
+        crowding = self.crowding(devices) if self.cores_per_machine is None else 1.0
         seconds, moved = min((crowding * (latency * n + size / bandwidth), size) for n, size in (ring, tree))
         return Meeting(seconds, round(moved))
 
@@ -145,29 +171,35 @@ class Cluster:
     ) -> Cluster:
         """Measure this machine, whose devices are ranks that communicate so: threads (``"local"``) or processes (``"torch"``).
 
-        One rank computes alone, then as many as there are cores, or ``ranks`` if they are fewer, then two exchange values; that takes a
-        few seconds.
+        One rank computes alone, then as many as there are cores, or ``ranks`` if they are fewer, then two exchange values, also while others keep
+        all cores busy; that takes some seconds.
         """
         from ..executor import Executor
 
         own = Executor() if executor is None else executor
-        cores = min(os.cpu_count() or 1, ranks or sys.maxsize)
+        there = os.cpu_count() or 1
+        cores = min(there, ranks or sys.maxsize)
         try:
             alone = _rates(own, communication, 1)
             together = alone if cores == 1 else _rates(own, communication, cores)
-            short, long = (_meeting_seconds(own, communication, count) for count in MESSAGES)
+            latency, bandwidth = _link(own, communication, _sum_graph)
+            send_latency, send_bandwidth = _link(own, communication, _send_graph)
+            crowded = _crowded_latency(own, communication, there)
         finally:
             if executor is None and own.distributed is not None:
                 own.distributed.close()
-        per_byte = max((long - short) / (4 * (MESSAGES[1] - MESSAGES[0])), 1e-12)
         return cls(
             flops=alone[0],
             memory_bandwidth=alone[1],
-            bandwidth=1 / per_byte,  # of two ranks, each hands half of its value to the other, and half of the sum
-            latency=max(short / 2, 1e-7),
+            bandwidth=bandwidth,  # of two ranks, each hands half of its value to the other, and half of the sum
+            latency=latency / 2,
             call=alone[2],
             machine_flops=cores * together[0],
             machine_memory_bandwidth=cores * together[1],
+            cores_per_machine=there,
+            send_bandwidth=send_bandwidth,
+            send_latency=send_latency,
+            crowded_latency=crowded,
         )
 
 
@@ -200,28 +232,75 @@ def _computing(
 ) -> float:
     """Return how many seconds the slowest of some ranks computes when all run a graph at once."""
     inputs = {name: np.full(shape, 1 / MATRIX, "float32") for name, shape in shapes.items()}
-    return _best(executor, communication, [Task(graph, inputs)] * ranks, "computation_ns")
+    runs = _runs(executor, communication, [Task(graph, inputs, ())] * ranks)
+    return usual([max(own.computation_ns for own in times) / 1e9 for times in runs])
 
 
-def _meeting_seconds(executor: Executor, communication: str, count: int) -> float:
-    """Return how many seconds two ranks take to add up so many numbers."""
-    value = np.ones(count, "float32")
-    tasks = []
-    for rank in range(2):
-        b = GraphBuilder()
-        x = b.input("x", (count,), "float32")
-        for _ in range(2):  # the first meeting waits for whoever comes last
-            x = b.apply(ops.AllReduce("data", 2, rank), x)
-        tasks.append(Task(b.build(y=x), {"x": value}))
-    return _best(executor, communication, tasks, "communication_ns") / 2
+def _link(executor: Executor, communication: str, build: Callable[[int, int], EinsumGraph]) -> tuple[float, float]:
+    """Return the latency of what two ranks do together, and its bytes a second."""
+    seconds = []
+    for count in MESSAGES:
+        graphs = [build(rank, count) for rank in range(2)]
+        tasks = [Task(graph, {name: np.ones(count, "float32") for name in graph.inputs}, ()) for graph in graphs]
+        runs = _runs(executor, communication, tasks)
+        # the rank that came last did not wait for the other to come
+        seconds.append(usual([min(own.communication_ns for own in times) / 1e9 for times in runs]) / MEETINGS)
+    short, long = seconds
+    per_byte = max(long - short, 1e-6) / (4 * (MESSAGES[1] - MESSAGES[0]))
+    return max(short - 4 * MESSAGES[0] * per_byte, 1e-7), 1 / per_byte
 
 
-def _best(executor: Executor, communication: str, tasks: Sequence[Task], what: str) -> float:
+def _crowded_latency(executor: Executor, communication: str, cores: int) -> float:
+    """Return the latency of what two ranks send to each other while others keep all cores busy."""
+    b = GraphBuilder()
+    x, w = b.input("x", (MATRIX, MATRIX), "float32"), b.input("w", (MATRIX, MATRIX), "float32")
+    for _ in range(BUSY_STEPS):
+        x = x @ w
+    busy = Task(b.build(y=x), {name: np.full((MATRIX, MATRIX), 1 / MATRIX, "float32") for name in "xw"}, ())
+    graphs = [_send_graph(rank, MESSAGES[0], 2 + cores) for rank in range(2)]
+    tasks = [Task(graph, {name: np.ones(MESSAGES[0], "float32") for name in graph.inputs}, ()) for graph in graphs]
+    runs = _runs(executor, communication, [*tasks, *[busy] * cores])
+    return usual([min(own.communication_ns for own in times[:2]) / 1e9 for times in runs]) / MEETINGS
+
+
+def _sum_graph(rank: int, count: int) -> EinsumGraph:
+    """Return the graph of one of two ranks that add up so many numbers, again and again."""
+    b = GraphBuilder()
+    x = b.input("x", (count,), "float32")
+    for _ in range(MEETINGS):
+        x = b.apply(ops.AllReduce("data", 2, rank), x)
+    return b.build(y=x)
+
+
+def _send_graph(rank: int, count: int, ranks: int = 2) -> EinsumGraph:
+    """Return the graph of one of two ranks, the first of all, that send so many numbers to each other, in turn."""
+    b = GraphBuilder()
+    x, outputs = b.input("x", (count,), "float32"), {}
+    for n in range(MEETINGS):
+        if n % 2 == rank:
+            outputs[f"sent{n}"] = b.apply(ops.Send("data", ranks, rank, 1 - rank, str(n)), x)
+        else:
+            x = b.apply(ops.Receive("data", ranks, rank, 1 - rank, str(n), (count,), "float32"))
+    return b.build(y=x, **outputs)
+
+
+def _runs(executor: Executor, communication: str, tasks: Sequence[Task]) -> list[list[RankTimes]]:
+    """Return the times of the ranks in each of some runs."""
     from ..modes import distributed_of
 
     config = DistributedConfig(tuple(Device.CPU(n) for n in range(len(tasks))), communication, DataParallel(len(tasks)))
-    runs: list[float] = []
-    while len(runs) < ROUNDS and (len(runs) < 5 or sum(runs) < BUDGET):
+    runs: list[list[RankTimes]] = []
+    end = perf_counter() + BUDGET
+    while len(runs) < ROUNDS and (len(runs) < 6 or perf_counter() < end):
         results = distributed_of(executor).run_tasks(executor, config.mesh, [[task] for task in tasks], config)
-        runs.append(max(getattr(result.times, what) for result in results) / 1e9)
-    return min(runs[1:])
+        runs.append([result.times for result in results])
+    return runs[1:]
+
+
+def usual(values: Sequence[float]) -> float:
+    """Return what something usually takes where nothing else is in its way: a quarter of the values are below.
+
+    >>> usual([5, 1, 2, 9, 3])
+    2
+    """
+    return sorted(values)[len(values) // 4]

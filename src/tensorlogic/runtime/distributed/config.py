@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ...backends.base import Device
+from ...backends.base import Backend, Device
 from ...errors import InputError, expect, expect_whole, nearest
 from .schedule import checked_schedule
 
@@ -223,8 +223,12 @@ def mesh_of(strategy: DistributedParallelismStrategy) -> Mesh:
 def _parts(spec: ShardingSpec) -> int:
     parts = {shard.parts for shard in spec.tensors.values()}
     if len(parts) != 1:
-        told = ", ".join(f"{name!r} {shard.parts}" for name, shard in spec.tensors.items()) or "none"
-        raise InputError(f"the tensors of a spec are cut into as many shares each, got {told}", code="E376")
+        told = ", ".join(f"{name!r} into {shard.parts}" for name, shard in spec.tensors.items())
+        hint = 'name an input, its axis, and one share for each device: ShardingSpec().shard_tensor("w", 0, 4)'
+        if not parts:
+            raise InputError("the ShardingSpec names no tensor that the devices share", hint, code="E376")
+        message = f"a ShardingSpec cuts all its tensors into the same number of shares, and this one {told}"
+        raise InputError(message, "give each as many shares as there are devices", code="E376")
     return parts.pop()
 
 
@@ -299,6 +303,18 @@ class DistributedConfig:
     def with_strategy(self, strategy: DistributedParallelismStrategy) -> DistributedConfig:
         """Return the config with another strategy."""
         return replace(self, strategy=strategy)
+
+
+def check_devices(backend: Backend, config: DistributedConfig) -> None:
+    """Refuse to run on a device that the ranks would not use: processors may be virtual, others must be there. Ray looks for them itself."""
+    if config.communication == "ray" or all(device.kind == "cpu" for device in config.devices):
+        return
+    here = backend.capabilities().devices
+    for device in config.devices:
+        if device.kind != "cpu" and device not in here:
+            message = f"the {backend.name} backend has no {device!r} here: it runs on {', '.join(map(repr, here))}"
+            hint = f"write [Device.CPU(n) for n in range({len(config.devices)})]: virtual devices of the processor"
+            raise InputError(message, hint, code="E377")
 
 
 def checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:

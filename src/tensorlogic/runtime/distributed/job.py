@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ir.graph import EinsumGraph, extract
@@ -30,6 +31,8 @@ from .timing import cut_costs
 
 if TYPE_CHECKING:
     from ..executor import Executor
+
+LONGEST_SUMMARY = 400  # characters
 
 
 class Part(NamedTuple):
@@ -98,7 +101,11 @@ class Job:
     def summary(self) -> str:
         """What the ranks must have been given alike, in words."""
         types = ", ".join(f"{name}: {self.graph.type_of(i)}" for name, i in self.graph.inputs.items())
-        return f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
+        text = f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
+        if len(text) <= LONGEST_SUMMARY:
+            return text
+        # ranks that differ in what is left out differ in this
+        return f"{text[:LONGEST_SUMMARY]}... {blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     def micro_batches(self) -> list[range]:
         """Return the rows of each micro-batch, as equal as they can be; a graph that is no pipeline has one of all."""

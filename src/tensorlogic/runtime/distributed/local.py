@@ -14,7 +14,7 @@ from ...backends.collectives import put_end_to_end
 from ...backends.combine import combined
 from ...errors import ExecutionError
 from ...ir.collectives import share
-from ...store import free_in_child
+from ...store import Lock
 
 Array = Any
 
@@ -24,7 +24,8 @@ class _Place:
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size, self.timeout = size, timeout
-        self.changed = threading.Condition()
+        self.lock = Lock()
+        self.changed = threading.Condition(self.lock)
         self.calls: list[str] = [""] * size  # what each rank is about to do
         self.values: list[Any] = [None] * size
         self.arrived = self.read = 0  # ranks that brought a value, and that have read those of all
@@ -34,7 +35,7 @@ class _Place:
 
     def fail(self, message: str) -> None:
         """Let everyone who waits here, or comes later, raise."""
-        with self.changed:
+        with self.lock:
             self.failure = self.failure or message
             self.changed.notify_all()
 
@@ -107,7 +108,7 @@ class LocalCommunication:
         """Hand a copy of an array to another rank."""
         place, value = self._place, np.array(x)
         self.moved["send"] += value.nbytes
-        with place.changed:
+        with place.lock:
             place.mail.setdefault((self.rank, to, label), deque()).append(value)
             place.changed.notify_all()
 
@@ -115,7 +116,7 @@ class LocalCommunication:
         """Return what another rank sent, once it is there."""
         place, key = self._place, (source, self.rank, label)
         start = perf_counter_ns()
-        with place.changed:
+        with place.lock:
             missing = f"rank {self._ranks[self.rank]} waited for {label!r} of rank {self._ranks[source]}"
             place.wait_for(lambda: bool(place.mail.get(key)), lambda: missing)
             value = place.mail[key].popleft()
@@ -141,7 +142,7 @@ class LocalCommunication:
     def _meet(self, call: str, x: Array, answer: Callable[[list[Array]], Array], gives: bool = True) -> Array:
         """Wait until every rank is here with its value, and return what this one makes of them before anybody goes on."""
         place, start = self._place, perf_counter_ns()
-        with place.changed:
+        with place.lock:
             this = place.met
             place.calls[self.rank], place.values[self.rank] = call, x
             place.arrived += 1
@@ -160,7 +161,7 @@ class LocalCommunication:
         try:
             return answer(values)
         finally:  # what a rank gave stays as it is until all have read it
-            with place.changed:
+            with place.lock:
                 place.read += 1
                 if place.read == place.size:
                     place.arrived = place.read = 0
@@ -186,5 +187,5 @@ def local_group(size: int, timeout: float = 60.0) -> list[LocalCommunication]:
     [0, 1, 2]
     """
     places: dict[tuple[int, ...], _Place] = {}
-    lock = free_in_child(threading.Lock())
+    lock = Lock()
     return [LocalCommunication(rank, places, tuple(range(size)), lock, timeout) for rank in range(size)]

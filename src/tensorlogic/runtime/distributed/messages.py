@@ -65,6 +65,7 @@ class Call(msgspec.Struct, tag="call"):
     carried: list[str] = []  # values that stay, and that outputs of the same names take the place of
     take: list[str] = []  # values that stay, and are asked for
     drop: list[int] = []  # values that are not needed any more
+    alone: bool = False  # without the other ranks, to be timed
 
 
 class Answer(msgspec.Struct, tag="answer"):
@@ -75,6 +76,7 @@ class Answer(msgspec.Struct, tag="answer"):
     moved: dict[str, int] = {}
     held_bytes: int = 0
     kept_bytes: int = 0
+    stretches_ns: list[list[int]] = []  # of a call that is timed
     failure: Diagnostic | None = None
 
 

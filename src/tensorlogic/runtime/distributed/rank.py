@@ -48,7 +48,7 @@ class RankTimes(NamedTuple):
     """How long a rank took in all, computed, communicated and, of that, waited for others; the bytes that it gave, and that it holds.
 
     What it holds are the inputs of its tasks, and values that stay with it. ``kept_bytes`` is the most that it kept at a time between the
-    forward and the backward units of micro-batches.
+    forward and the backward units of micro-batches. ``stretches_ns`` is, for each task, what it computed before, between and after its collectives.
     """
 
     total_ns: int = 0
@@ -58,6 +58,7 @@ class RankTimes(NamedTuple):
     moved: Mapping[str, int] = {}
     held_bytes: int = 0
     kept_bytes: int = 0
+    stretches_ns: Sequence[Sequence[int]] = ()
 
 
 class RankResult(NamedTuple):
@@ -177,19 +178,22 @@ def _counts(ways: Ways) -> tuple[int, Counter[str]]:
 
 
 def _times(records: Sequence[RunRecord], before: Any, after: Any, total: int) -> RankTimes:
-    computation = communication = 0
+    communication, stretches = 0, []
     for record in records:
         if record.body:
             continue
-        for event in record:
-            if isinstance(record.plan.steps[event.step].op, ops.Collective):
-                communication += event.duration_ns
+        stretches.append(own := [0])
+        for step, start, end in zip(record.plan.steps, record.starts or record.times, record.times[1:], strict=False):
+            if isinstance(step.op, ops.Collective):
+                communication += end - start
+                own.append(0)
             else:
-                computation += event.duration_ns
-    waiting = after[0] - before[0]
+                own[-1] += end - start
+    waiting, computation = after[0] - before[0], sum(map(sum, stretches))
     inside = max(0, waiting - communication)  # of steps that meet other ranks in the body of a loop
     computation, communication = max(0, computation - inside), communication + inside
-    return RankTimes(total, computation, communication, min(waiting, communication), after[1] - before[1])
+    times = RankTimes(total, computation, communication, min(waiting, communication), after[1] - before[1])
+    return times._replace(stretches_ns=stretches)
 
 
 def of_rank(error: BaseException, rank: int) -> BaseException:

@@ -12,7 +12,7 @@ from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ..modes import distributed_of
 from .calls import one_call, same_job
-from .config import Auto, DistributedConfig, Mesh
+from .config import Auto, DistributedConfig, Mesh, check_devices
 from .job import Job
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
@@ -60,6 +60,9 @@ class Resident:
         self._here = isinstance(config.strategy, Auto) or self.mesh.stage > 1
         self._given: dict[str, Array] = {}  # values that go to the ranks with the next run
         self._types: dict[str, TensorType] = {}  # of the values that stay
+        self._agreed: frozenset[str] = (
+            frozenset()
+        )  # values that ranks have had together, which they do not compare any more
         self._cuts: dict[str, Cuts] = {}
         self._jobs: dict[tuple[TensorType, ...], Job] = {}
         self._kept: list[dict[str, Array]] = [{} for _ in range(self.mesh.size)]  # of threads, or of this process
@@ -69,12 +72,17 @@ class Resident:
     def put(self, values: Mapping[str, Array]) -> None:
         """Give the ranks values to keep, whole, from the next run on."""
         self._given |= values
+        self._agreed -= values.keys()
         self._types |= {name: TensorType.of(value) for name, value in values.items()}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the graph once, and return the outputs that do not stay."""
         if self._here:
-            outputs = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
+            every = {**inputs, **self._given}
+            outputs = dict(
+                self._distributed.execute(self.executor, self.graph, every, self.config, agreed=self._agreed)
+            )
+            self._agreed = frozenset(self.carried)
             self._given |= {name: outputs.pop(name) for name in self.carried}
             return outputs
         self._distributed.calls += 1
@@ -82,11 +90,14 @@ class Resident:
             return self._run(inputs)
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        check_devices(self.executor.backend, self.config)
         job = self._job(inputs)
         part = job.part(0)
         cuts = {name: part.ranks[0, 0].inputs.get(name, ()) for name in self._types}
         if self._cuts and cuts != self._cuts:  # other shares than before
-            self._given = {**self.fetch(), **self._given}
+            held = self.fetch()
+            self._agreed |= held.keys() - self._given.keys()
+            self._given = {**held, **self._given}
         self._cuts = cuts
         tasks, put = [], []
         for rank in range(self.mesh.size):
@@ -96,7 +107,8 @@ class Resident:
             put.append({name: share.pop(name) for name in self._given})
             wanted = [name for name in part.handed_in[rank] if name not in self.carried]
             tasks.append(Task(own.graph, share, wanted, self.config.deterministic))
-        results = self._results(job, tasks, put)
+        alike = {name: value for name, value in {**inputs, **self._given}.items() if name not in self._agreed}
+        results = self._results(job, tasks, put, alike)
         self._given = {}
         self._distributed.tell(self.executor, results, self.config)
         return {name: value for result in results for name, value in result.outputs[0].items()}
@@ -142,7 +154,9 @@ class Resident:
         place = self.mesh.coordinates(rank)
         return [name for name in self._types if owned_by(self._cuts[name], place)]
 
-    def _results(self, job: Job, tasks: Sequence[Task], put: Sequence[Mapping[str, Array]]) -> list[RankResult]:
+    def _results(
+        self, job: Job, tasks: Sequence[Task], put: Sequence[Mapping[str, Array]], alike: Mapping[str, Array]
+    ) -> list[RankResult]:
         world = self._distributed.world_of(self.config)
         if world is None and self.config.communication != "local":
             return self._on_workers([[task] for task in tasks], put, [[]] * self.mesh.size)
@@ -152,7 +166,7 @@ class Resident:
         if world is None:
             return run_threads(self.executor, self.mesh, [[t] for t in tasks], self.config, self._kept, self.carried)
         own, kept = tasks[world.rank]._replace(wanted=tasks[0].wanted), self._kept[world.rank]
-        with same_job(world, job):
+        with same_job(world, job, alike):
             return [run_rank(self.executor, mesh_ways(world, self.mesh), [own], kept, self.carried)]
 
     def _on_workers(

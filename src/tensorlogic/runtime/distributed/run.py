@@ -14,11 +14,11 @@ from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
 from ...plan.fused_steps import Cut
-from ...store import Store, free_in_child
+from ...store import Lock, Store
 from ..parts import Parts, range_of
 from ..values import Inputs, Outputs
 from .calls import one_call, same_job
-from .config import Auto, DistributedConfig, Mesh
+from .config import Auto, DistributedConfig, Mesh, check_devices
 from .job import Job, Part
 from .local import local_group
 from .own_shares import shared_axes, whole_types
@@ -43,7 +43,7 @@ class Distributed:
         self.choices: Store[Any, DistributedConfig] = Store(JOBS)  # of Auto, by graph and inputs
         self.stats = DistributedStats()
         self.workers: Workers | RayWorkers | None = None
-        self._lock = free_in_child(threading.RLock())
+        self._lock = Lock()
         self.world: TorchCommunication | None = None  # of the processes that were started beside this one
         self.calls = 0  # of a graph on ranks, those that failed too
 
@@ -54,8 +54,12 @@ class Distributed:
         inputs: Inputs,
         config: DistributedConfig,
         rows: Mapping[str, int] | None = None,
+        agreed: Collection[str] = (),
     ) -> Outputs:
-        """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share."""
+        """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share.
+
+        Ranks of one script compare the inputs that they were given, but those that are ``agreed``: outputs of an earlier run, say.
+        """
         self.calls += 1  # before anything can fail on this rank only
         expect(
             config,
@@ -64,7 +68,7 @@ class Distributed:
             "write DistributedConfig([Device.CPU(0), Device.CPU(1)])",
         )
         with one_call(self.world_of(config), self.calls, config):
-            return self._execute(executor, graph, inputs, config, rows)
+            return self._execute(executor, graph, inputs, config, rows, agreed)
 
     def _execute(
         self,
@@ -73,7 +77,9 @@ class Distributed:
         inputs: Inputs,
         config: DistributedConfig,
         rows: Mapping[str, int] | None,
+        agreed: Collection[str],
     ) -> Outputs:
+        check_devices(executor.backend, config)
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
@@ -88,11 +94,12 @@ class Distributed:
             job = Job(graph, types, config, executor, rows)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
+        alike = {name: value for name, value in given.items() if name not in own and name not in agreed}
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
             outputs = (
-                self._pipelined(executor, job, given, config)
+                self._pipelined(executor, job, given, config, alike)
                 if job.cut
-                else self._run(executor, job, [given], config, own)[0]
+                else self._run(executor, job, [given], config, alike, own)[0]
             )
         return Outputs(graph.output_names, [outputs[name] for name in graph.output_names])
 
@@ -126,9 +133,13 @@ class Distributed:
         job: Job,
         batches: Sequence[Mapping[str, Any]],
         config: DistributedConfig,
+        alike: Mapping[str, Any],
         own: Collection[str] = (),
     ) -> list[dict[str, Any]]:
-        """Run a job on batches, and return the outputs of each; of the inputs that are ``own`` a batch has this rank's share."""
+        """Run a job on batches, and return the outputs of each; of the inputs that are ``own`` a batch has this rank's share.
+
+        Those that are ``alike`` must be so on all ranks.
+        """
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
         world = self.world_of(config)
@@ -136,7 +147,7 @@ class Distributed:
         nothing: list[Mapping[str, Any]] = [{}] * len(batches)
         tasks = [job.tasks(r, chosen, batches if r in here else nothing, own) for r in range(job.mesh.size)]
         if world is not None:
-            results = self._beside_others(executor, job, chosen, tasks, world)
+            results = self._beside_others(executor, job, chosen, tasks, world, alike)
         else:
             results = self.run_tasks(executor, job.mesh, tasks, config)
         self.tell(executor, results, config)
@@ -193,10 +204,11 @@ class Distributed:
         chosen: Sequence[Part],
         tasks: Sequence[Sequence[Task]],
         world: TorchCommunication,
+        alike: Mapping[str, Any],
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
         every = [task._replace(wanted=None) for task in tasks[world.rank]]
-        with same_job(world, job):
+        with same_job(world, job, alike):
             own = run_rank(executor, mesh_ways(world, job.mesh), every)
         if chosen[0].is_whole_everywhere:
             outputs: list[list[dict[str, Any]]] = [own.outputs]
@@ -248,7 +260,12 @@ class Distributed:
             self.workers = None
 
     def _pipelined(
-        self, executor: Executor, job: Job, inputs: Mapping[str, Any], config: DistributedConfig
+        self,
+        executor: Executor,
+        job: Job,
+        inputs: Mapping[str, Any],
+        config: DistributedConfig,
+        alike: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Run what comes before the micro-batches, those, and what comes after them."""
         cut = job.cut
@@ -267,7 +284,7 @@ class Distributed:
         ]
         ends = [join for join in cut.joins if join.how == "concat"]
         joined, arrays = Parts(Cut(tuple(ranges), 1, (), tuple(ends))), [None] * len(ends)
-        results = self._run(executor, job, batches, config)
+        results = self._run(executor, job, batches, config, alike)
         for outputs, rows in zip(results, ranges, strict=True):
             joined.join(arrays, [outputs[join.label] for join in ends], rows)
         whole = {**results[-1], **dict(zip([join.label for join in ends], arrays, strict=True))}

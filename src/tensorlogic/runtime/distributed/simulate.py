@@ -22,7 +22,7 @@ from .cluster import Cluster
 from .config import DistributedConfig
 from .plan import DistributedPlan, RankPlan, distributed_plan, peers_of, traffic
 from .schedule import BACKWARD, LAST, live_batches
-from .timing import measured_steps
+from .timing import StretchTimes, timed_units
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -150,7 +150,7 @@ def simulate(
 
     ``inputs`` are arrays or types; without them the declared types count, and ``sizes``. The plans are those that ranks would run. How long a
     step takes is estimated from its arithmetic and its traffic of memory; with ``here``, the figures of this machine
-    (:meth:`Cluster.measure`), each step is timed here, and scaled to the cluster.
+    (:meth:`Cluster.measure`), steps are timed here, on as many ranks at once as it has cores, and scaled to the cluster.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -181,10 +181,17 @@ def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None
     plan = distributed_plan(executor, job)
     devices = job.mesh.size
     events = []
+    copies = 1 if here is None else min(devices, here.cores_per_machine or 1)
     for own in plan.ranks:
-        units = {way: _events(executor, unit, own, plan, cluster, here) for way, unit in own.units.items()}
-        events.append([units[way] for way, _ in own.turns])
-    times = _play(events, [own.turns for own in plan.ranks])
+        timed = {} if here is None else timed_units(executor, own, job.totals, job.config, copies)
+        units = {
+            way: _events(unit, own, plan, cluster, _seconds(unit, cluster, devices, here, copies, timed.get(way)))
+            for way, unit in own.units.items()
+        }
+        events.append([(batch, event) for way, batch in own.turns for event in units[way]])
+    # of each stage one rank is played; on its machine there are others
+    cores = cluster.at_once(devices) * len(events) / cluster.neighbours(devices)
+    times = _play(events, cores)
     end = max(own.end for own in times)
     stages = tuple(_stage(job, own, cluster, found, end) for own, found in zip(plan.ranks, times, strict=True))
     busy = sum(own.computing + own.meeting for own in times)
@@ -210,8 +217,8 @@ def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None
 def _estimate(step: Step, cluster: Cluster, devices: int) -> float:
     """Return what a step takes by the figures of a cluster while so many devices work."""
     traffic_bytes = 0 if not step.nbytes else step.nbytes + sum(map(nbytes, step.arg_types))
-    inside = sum(
-        (rounds(step.op, step.arg_types) or 1) * _plan_estimate(body, cluster, devices) for body in step.bodies[:1]
+    inside = (rounds(step.op, step.arg_types) or 1) * sum(
+        _estimate(each, cluster, devices) for body in step.bodies[:1] for each in body.steps
     )
     dtype = str(step.types[0].dtype) if step.types else "float32"
     return (
@@ -219,106 +226,152 @@ def _estimate(step: Step, cluster: Cluster, devices: int) -> float:
     )
 
 
-def _plan_estimate(plan: ExecutionPlan, cluster: Cluster, devices: int) -> float:
-    return sum(_estimate(step, cluster, devices) for step in plan.steps)
+def _stretches(unit: ExecutionPlan, cluster: Cluster, devices: int) -> list[float]:
+    """Return what a unit computes before, between and after its collectives, in estimated seconds."""
+    found = [0.0]
+    for step in unit.steps:
+        if isinstance(step.op, ops.Collective):
+            found.append(0.0)
+        else:
+            found[-1] += _estimate(step, cluster, devices)
+    return found
+
+
+def _seconds(
+    unit: ExecutionPlan, cluster: Cluster, devices: int, here: Cluster | None, copies: int, timed: StretchTimes | None
+) -> list[float]:
+    """Return what a unit computes before, between and after its collectives: as timed here and scaled to the cluster, or estimated."""
+    there = _stretches(unit, cluster, devices)
+    if here is None or timed is None:
+        return there
+    scales = [a / b if b else 1.0 for a, b in zip(there, _stretches(unit, here, copies), strict=True)]
+    found = [took * scale for took, scale in zip(timed.seconds, scales, strict=True)]
+    found[0] += timed.rest * cluster.crowding(devices) / here.crowding(copies)
+    return found
 
 
 def _events(
-    executor: Executor,
-    unit: ExecutionPlan,
-    own: RankPlan,
-    plan: DistributedPlan,
-    cluster: Cluster,
-    here: Cluster | None,
+    unit: ExecutionPlan, own: RankPlan, plan: DistributedPlan, cluster: Cluster, seconds: Sequence[float]
 ) -> list[_Event]:
-    """Return what a rank does in one unit, in order."""
+    """Return what a rank does in one unit, in order; ``seconds`` are what it computes before, between and after its collectives."""
     devices = plan.mesh.size
-    seconds: Sequence[float] = [_estimate(step, cluster, devices) for step in unit.steps]
-    found = []
-    if here is not None:
-        timed = measured_steps(executor, unit.graph)
-        unit = timed.plan
-        seconds = [
-            took * _estimate(step, cluster, devices) / _estimate(step, here, 1)
-            for step, took in zip(unit.steps, timed.seconds, strict=True)
-        ]
-        found.append(_Event("compute", timed.rest * cluster.crowding(devices)))
-    for step, took in zip(unit.steps, seconds, strict=True):
+    meanwhile = cluster.goes_on_meanwhile(devices)
+    found = [_Event("compute", seconds[0])]
+    collectives = [step for step in unit.steps if isinstance(step.op, ops.Collective)]
+    for step, after in zip(collectives, seconds[1:], strict=True):
         op = step.op
-        if not isinstance(op, ops.Collective):
-            found.append(_Event("compute", took))
-            continue
+        assert isinstance(op, ops.Collective)
         given, awaited = traffic(step)
         group = sorted([own.rank, *peers_of(plan.mesh, own.rank, op)])
         meeting = cluster.meeting(op, given, awaited, group, devices)
         match op:
             case ops.Send():
-                found.append(_Event("send", meeting.seconds, op.over, meeting.nbytes, op.to, op.label))
+                later = meeting.seconds
+                if not meanwhile:  # a core of this machine carries it, before it is on its way
+                    later = min(later, cluster.send_link(group, devices)[1])
+                    found.append(_Event("meet", meeting.seconds - later))
+                found.append(_Event("send", later, op.over, meeting.nbytes, op.to, op.label))
             case ops.Receive():
                 found.append(_Event("receive", 0.0, op.over, 0, op.source, op.label))
-            case ops.StartAllReduce() if cluster.goes_on_meanwhile(devices):
+            case ops.StartAllReduce() if meanwhile:
                 found.append(_Event("start", meeting.seconds, op.over, meeting.nbytes, label=op.label))
             case ops.Wait():
-                if cluster.goes_on_meanwhile(devices):
+                if meanwhile:
                     found.append(_Event("wait", 0.0, op.over, label=op.label))
             case _:
                 found.append(_Event("meet", meeting.seconds, op.over, meeting.nbytes))
+        found.append(_Event("compute", after))
     return found
 
 
-class _Times:
-    """What a rank did until now."""
+class _Rank:
+    """What a rank has done until now, and what it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Sequence[tuple[int, _Event]]) -> None:
+        self.events, self.at = events, 0  # each with its micro-batch
         self.end = self.computing = self.meeting = 0.0
+        self.left = 0.0  # of the event it is at, in seconds of a core
+        self.until = 0.0  # when what it waits for will be there
         self.link = 0.0  # until when its link is in use by what it began
         self.begun: dict[str, float] = {}  # by label, when that will be over
         self.sent: dict[str, int] = {}
 
-
-def _play(events: Sequence[Sequence[Sequence[_Event]]], turns: Sequence[Sequence[tuple[int, int]]]) -> list[_Times]:
-    """Let a rank of each stage do its turns, each event as soon as what it waits for has come."""
-    times = [_Times() for _ in events]
-    lines = [
-        [(batch, event) for (_, batch), unit in zip(turns[stage], own, strict=True) for event in unit]
-        for stage, own in enumerate(events)
-    ]
-    at = [0] * len(lines)
-    mail: dict[tuple[int, int, str, int], float] = {}
-    moved = True
-    while moved:
+    def goes_on(self, now: float, stage: int, mail: dict[tuple[int, int, str, int], float]) -> bool:
+        """Begin what comes next, unless it computes or waits; tell whether it did something that others may wait for."""
         moved = False
-        for stage, line in enumerate(lines):
-            own = times[stage]
-            while at[stage] < len(line):
-                batch, event = line[at[stage]]
-                if event.kind == "receive":
-                    arrival = mail.get((event.peer, stage, event.label, batch))
-                    if arrival is None:
-                        break
-                    own.end = max(own.end, arrival)
-                elif event.kind == "send":
-                    mail[stage, event.peer, event.label, batch] = own.end + event.seconds
-                elif event.kind == "start":
-                    own.link = own.begun[event.label] = max(own.end, own.link) + event.seconds
-                elif event.kind == "wait":
-                    own.meeting += max(0.0, own.begun[event.label] - own.end)
-                    own.end = max(own.end, own.begun[event.label])
-                elif event.kind == "compute":
-                    own.computing += event.seconds
-                    own.end += event.seconds
-                else:
-                    own.meeting += event.seconds
-                    own.end += event.seconds
-                if event.nbytes:
-                    own.sent[event.axis] = own.sent.get(event.axis, 0) + event.nbytes
-                at[stage] += 1
+        while self.left <= 0 and self.until <= now and self.at < len(self.events):
+            batch, event = self.events[self.at]
+            if event.kind == "receive":
+                arrival = mail.get((event.peer, stage, event.label, batch))
+                if arrival is None:
+                    return moved
+                self.until = arrival
+            elif event.kind == "send":
+                mail[stage, event.peer, event.label, batch] = now + event.seconds
                 moved = True
-    assert all(n == len(line) for n, line in zip(at, lines, strict=True)), "a stage waits for what nobody sends"
-    return times
+            elif event.kind == "start":
+                self.link = self.begun[event.label] = max(now, self.link) + event.seconds
+            elif event.kind == "wait":
+                self.until = self.begun[event.label]
+                self.meeting += max(0.0, self.until - now)
+            else:
+                self.left = event.seconds
+            if event.nbytes:
+                self.sent[event.axis] = self.sent.get(event.axis, 0) + event.nbytes
+            self.at += 1
+            self.end = max(now, self.until)
+        return moved
+
+    def goes_ahead(self, stage: int, mail: dict[tuple[int, int, str, int], float]) -> bool:
+        """Do all that it can with a core of its own; tell whether that was anything."""
+        first = self.at
+        while True:
+            at = self.at
+            self.goes_on(self.end, stage, mail)
+            if self.left > 0:
+                self.work(self.end, self.left, 1.0)
+            elif self.at == at:
+                return at > first
+
+    def work(self, now: float, seconds: float, rate: float) -> None:
+        """Do what it is at for some seconds, at the share of a core that it has."""
+        if self.left > 0:
+            if self.events[self.at - 1][1].kind == "compute":
+                self.computing += seconds
+            else:
+                self.meeting += seconds
+            self.left = max(0.0, self.left - seconds * rate)
+            self.end = now + seconds
 
 
-def _stage(job: Job, own: RankPlan, cluster: Cluster, times: _Times, end: float) -> StagePrediction:
+def _play(events: Sequence[Sequence[tuple[int, _Event]]], cores: float) -> list[_Rank]:
+    """Let a rank of each stage do its turns, each event as soon as what it waits for has come; those that compute at a time share the cores."""
+    ranks = [_Rank(own) for own in events]
+    mail: dict[tuple[int, int, str, int], float] = {}
+    now = 0.0
+    if cores >= len(ranks):  # nobody waits for a core: each has a clock of its own
+        while sum(own.goes_ahead(stage, mail) for stage, own in enumerate(ranks)):
+            pass
+        now = max(own.end for own in ranks)
+    while True:
+        while any(own.goes_on(now, stage, mail) for stage, own in enumerate(ranks)):
+            pass
+        busy = [own.left for own in ranks if own.left > 0]
+        rate = min(1.0, cores / len(busy)) if busy else 1.0
+        ends = [left / rate for left in busy] + [own.until - now for own in ranks if own.until > now]
+        if not ends:
+            break
+        passed = min(ends)
+        for own in ranks:
+            own.work(now, passed, rate)
+            if 0 < own.left <= 1e-9 * passed:  # but for rounding it is over
+                own.left = 0.0
+        now += passed
+    assert all(own.at == len(own.events) for own in ranks), "a stage waits for what nobody sends"
+    return ranks
+
+
+def _stage(job: Job, own: RankPlan, cluster: Cluster, times: _Rank, end: float) -> StagePrediction:
     batches = len({batch for _, batch in own.turns})
     weights: dict[str, int] = {}
     rows = kept = results = 0

@@ -21,6 +21,7 @@ from ..executor import Executor
 from .config import Mesh
 from .messages import Answer, Arena, Call, Setup, receive, send
 from .rank import Task, mesh_ways, run_rank
+from .timing import run_alone
 from .torch_ways import TorchCommunication, join_world
 
 
@@ -89,6 +90,9 @@ def _answer(state: _State, call: Call) -> Answer:
         )
         for t in call.tasks
     ]
+    if call.alone:
+        alone = run_alone(state.executor, tasks)
+        return Answer([], alone[:4], stretches_ns=[list(own) for own in alone.stretches_ns])
     result = run_rank(state.executor, mesh_ways(state.world, Mesh(*call.mesh)), tasks, kept, call.carried)
     outputs.clear()
     found = [outputs.put_all(own) for own in result.outputs]

@@ -91,14 +91,25 @@ class Workers:
                 raise_ended(rank, f"{self._ended(rank)} between two calls", {})
 
     def run(
-        self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
+        self,
+        mesh: Mesh,
+        tasks: Sequence[Sequence[Task]],
+        kept: Sequence[KeptMessage] | None = None,
+        *,
+        alone: bool = False,
     ) -> list[RankResult]:
-        """Run the tasks of each rank in its process and return what came out; ``kept`` says what stays with each rank."""
+        """Run the tasks of each rank in its process and return what came out; ``kept`` says what stays with each rank.
+
+        Where each is ``alone``, nothing passes between them and nothing comes back but times.
+        """
         self.inputs.begin()
         drop, self._drop = self._drop, []
         try:
-            for rank, own in enumerate(tasks):
-                self._tell(rank, self._call(rank, mesh, own, KeptMessage() if kept is None else kept[rank], drop))
+            stay = [KeptMessage()] * self.size if kept is None else kept
+            # all are told at once: the first would wait for others whose inputs are still compared, and take a core from that
+            calls = [self._call(rank, mesh, own, stay[rank], drop, alone) for rank, own in enumerate(tasks)]
+            for rank, call in enumerate(calls):
+                self._tell(rank, call)
             answers = self._answers(None, "ran")
         except BaseException as error:
             for process in self._processes:
@@ -109,7 +120,7 @@ class Workers:
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
             outputs = [{name: np.array(arena.view(place)) for name, place in own.items()} for own in answer.outputs]
-            times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes)
+            times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes, answer.stretches_ns)
             results.append(RankResult(outputs, times, []))
         return results
 
@@ -134,7 +145,9 @@ class Workers:
         """End the processes."""
         self._end()
 
-    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], kept: KeptMessage, drop: list[int]) -> Call:
+    def _call(
+        self, rank: int, mesh: Mesh, tasks: Sequence[Task], kept: KeptMessage, drop: list[int], alone: bool
+    ) -> Call:
         known, inputs = self._known[rank], self.inputs
         graphs, messages = {}, []
         for graph, values, wanted, one_thread, totals in tasks:
@@ -147,7 +160,8 @@ class Workers:
             messages.append(TaskMessage(number, places, asked, one_thread, dict(totals)))
         put = {name: inputs.put(value) for name, value in kept.put.items()}
         shape = (mesh.data, mesh.model, mesh.stage)
-        return Call(self._token, shape, messages, graphs, kept.number, put, list(kept.carried), list(kept.take), drop)
+        carried, take = list(kept.carried), list(kept.take)
+        return Call(self._token, shape, messages, graphs, kept.number, put, carried, take, drop, alone)
 
     def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
