@@ -58,7 +58,12 @@ def table(title: str, said: dict[str, Any]) -> Table:
         f"{ROWS:,} rows of {WIDTH} float32, in chunks of {said['rows']:,} rows chosen by DynamicChunk({BOUND}); goals: within 1.1 of the larger "
         f"of reading and computing, and a peak under {BOUND} MB. Measured: {times['streaming'].best / limit:.2f}, and {said['peak'] / MB:.1f} MB "
         f"of resident memory above what the process had. Reading and computing take {said['cpu']['reading']:.2f} s and "
-        f"{said['cpu']['computing']:.2f} s of processor time, so that no stream takes less than {work:.2f} s here."
+        f"{said['cpu']['computing']:.2f} s of processor time, so that no stream takes less than {work:.2f} s here"
+        + (
+            f", more than 1.1 of the larger; it took {times['streaming'].best / work:.2f} of that."
+            if work > 1.1 * limit
+            else "."
+        )
     )
     return Table(title, note, tuple(times[key] for key in ("streaming", "reading", "computing")), limit=limit)
 

@@ -272,6 +272,7 @@ from .train.quantization_aware import FakeQuantized as FakeQuantized
 from .train.quantization_aware import convert_quantized as convert_quantized
 from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.rule_losses import rule_loss as rule_loss
+from .train.snapshots import TrainingWarning as TrainingWarning
 from .train.trainer import Trainer as Trainer
 
 __version__: str

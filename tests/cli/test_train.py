@@ -60,7 +60,8 @@ def test_resume_is_as_if_never_stopped(files):
     assert len(found["epochs"]) == 15  # as many as its config says
     found = json.loads(run(model, "--data", data, "--config", config, "--folder", files / "run", "--resume", "--json"))
     assert len(found["epochs"]) == 40
-    run(model, "--data", data, "--folder", files / "run", "--resume", "-o", files / "resumed.npz")
+    shown = run(model, "--data", data, "--folder", files / "run", "--resume", "-o", files / "resumed.npz")
+    assert "all 40 epochs were done before, so nothing was learned; to go on, write epochs = 80" in shown
     assert np.load(files / "whole.npz")["w"].tolist() == np.load(files / "resumed.npz")["w"].tolist()
 
 
@@ -88,7 +89,7 @@ def test_nothing_is_learned_that_cannot_be_written(files):
     (files / "p.npz").write_text("no archive")
     assert "cannot be read" in run(model, "--data", data, "--params", files / "p.npz", code=1)
     assert "is neither" in run(model, "--data", data, "--params", files / "p.npy", code=1)
-    assert "cannot be read" in run(model, "--data", data, "--params", files / "q.npz", code=1)
+    assert "did you mean 'p.npz'" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
 def test_a_folder_of_the_config_is_enough_to_go_on(files):
@@ -110,7 +111,9 @@ def test_mistakes(files):
     assert "did you mean 'rate'" in _config_error(files, '[optimizer]\nname = "adam"\nlr = 0.1')
     assert "there is no parameter 'v'" in _config_error(files, '[initial]\nv = "zeros"')
     assert "needs --folder" in run(model, "--data", data, "--resume", code=2)
-    assert "cannot be read" in run(model, "--data", files / "none.npz", code=1)
+    assert "did you mean 'train.npz'" in run(model, "--data", files / "trian.npz", code=1)
+    for option in ("--config", "--params", "--validation"):
+        assert "there is no file" in run(model, "--data", data, option, files / "none.npz", code=1)
     assert "no checkpoint of a trainer" in run(model, "--data", data, "--folder", files / "none", "--resume", code=1)
 
 

@@ -287,3 +287,26 @@ def test_files_of_a_folder_follow_each_other_and_must_be_alike(tmp_path):
     parquet.write_table(pa.table(columns), folder / "c.parquet")
     with pytest.raises(tl.InputError, match="near row 200 input 'x' is float32"):
         EX.execute_stream(graph(), folder, CONFIG).result()
+
+
+@pytest.mark.parametrize("kind", ["table", "file"])
+@pytest.mark.parametrize("columns", [2, 11, 12, 13, 40])
+def test_few_and_many_columns_become_one_matrix(tmp_path, monkeypatch, columns, kind):
+    from tensorlogic.runtime.streams import table_sources
+
+    monkeypatch.setattr(table_sources, "BLOCK", 128)  # some blocks in each chunk, the last of them smaller
+    monkeypatch.setattr(table_sources, "BATCH", 64 * 40)
+    rng = np.random.default_rng(columns)
+    own = [rng.integers(-9, 9, 300).astype("int32"), *rng.normal(size=(columns - 1, 300)).astype("float32")]
+    table = pa.table({f"x_{n}": value for n, value in enumerate(own)})
+    parquet.write_table(table, tmp_path / "x.parquet", row_group_size=120)
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", columns))
+    config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(77))
+    stream = tl.Executor().execute_stream(
+        b.build(y=x * 2), table if kind == "table" else tmp_path / "x.parquet", config
+    )
+    found = np.concatenate([result.outputs["y"] for result in stream])
+    want = np.stack(own, 1) * 2
+    assert found.dtype == want.dtype == "float64"
+    np.testing.assert_array_equal(found, want)

@@ -83,6 +83,7 @@ def record(
       tensorlogic trace record train.py -o train.json -- --epochs 3
     """  # noqa: D301
     from ..ir.files import no_file
+    from ..ir.whole_files import expect_folder
     from ..observe.compare_traces import counts
     from ..observe.trace import trace
     from ..observe.trace_files import form_of
@@ -93,9 +94,7 @@ def record(
     if script and (inputs or sizes or repeat != 1):
         raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
     form_of(output)  # a name that cannot be written is refused before a long run, not after it
-    if not output.absolute().parent.is_dir():
-        hint = f"make it first: mkdir -p {output.parent}"
-        raise FormatError(f"there is no folder {str(output.parent)!r} to write {output.name!r} in", hint, code="E228")
+    expect_folder(output)
     code = 0
     if script:
         if not target.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+import warnings
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from inspect import signature
@@ -13,7 +14,8 @@ from typing import Any
 import click
 
 from ..errors import FormatError, InputError, expect, nearest
-from ..ir.whole_files import write_whole
+from ..ir.files import no_file
+from ..ir.whole_files import expect_folder, write_whole
 from .common import graph_argument, print_json, reported
 
 KINDS = (".npz", ".safetensors")  # files of parameters
@@ -66,6 +68,7 @@ def train_command(
       tensorlogic train model.json --data train.parquet --config train.toml --resume
     """  # noqa: D301
     from ..ir.graph import EinsumGraph
+    from ..train.snapshots import TrainingWarning
     from ..train.trainer import Trainer
 
     if resume and params_path is not None:
@@ -88,6 +91,8 @@ def train_command(
     else:
         trainer = Trainer(None, _config(settings, folder))
         params = read_arrays(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
+    done = resume and trainer.epoch >= trainer.config.epochs
+    warnings.simplefilter("ignore", TrainingWarning)  # which speaks of Python; `reported` puts the filters back
     try:
         history = trainer.fit(loss, params, data, validation)
     except KeyboardInterrupt:
@@ -106,6 +111,9 @@ def train_command(
         print_json({"epochs": history.epochs, "steps": trainer.steps})
     else:
         click.echo(str(history))
+        if done:
+            more = f"to go on, write epochs = {2 * trainer.epoch} in the file of --config"
+            click.echo(f"all {trainer.epoch} epochs were done before, so nothing was learned; {more}", err=True)
         if output is not None:
             click.echo(f"written to {output}")
 
@@ -113,6 +121,8 @@ def train_command(
 def _settings(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    if not path.exists():
+        raise no_file(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -201,6 +211,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
     if path.suffix not in KINDS:
         raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")
+    if not path.exists():
+        raise no_file(path)
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -222,9 +234,7 @@ def _check_output(path: Path) -> None:
     """Refuse a file that could not be written before anything is learned."""
     if path.suffix not in KINDS:
         raise InputError(f"{path} is neither .npz nor .safetensors", "write -o params.npz", code="E852")
-    if not path.absolute().parent.is_dir():
-        message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
-        raise InputError(message, "make it first", code="E543")
+    expect_folder(path, "E543")
 
 
 def _write(path: Path, params: dict[str, Any]) -> None:

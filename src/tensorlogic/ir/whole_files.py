@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
+
 FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
 NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
 
@@ -28,6 +30,13 @@ def wrapped_files(wrap: Sequence[Callable[[Any], Any]]) -> FileCall:
     for wrapper in reversed(wrap):
         call = wrapper(call)
     return call
+
+
+def expect_folder(path: Path, code: str = "E228") -> None:
+    """Refuse a file that could not be written because its folder is not there, before there is anything to write."""
+    if not path.absolute().parent.is_dir():
+        message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
+        raise InputError(message, f"make it first: mkdir -p {path.parent}", code=code)
 
 
 def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:

@@ -6,13 +6,14 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..errors import InputError, expect_whole, nearest
+from ..errors import InputError, expect, expect_whole, nearest
 from ..events import Hook
+from ..ir.whole_files import expect_folder
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -39,6 +40,18 @@ class Callback(Hook):
 
     def on_end(self, trainer: Trainer) -> None:
         """Called when ``fit`` ends, whatever the reason."""
+
+
+def callback_list(given: Iterable[Callback]) -> list[Callback]:
+    """Return callbacks as a list, and refuse what is no callback: a class, a plain function, or one that stands in no list."""
+    expect(given, Iterable, "callbacks= is a list of callbacks", "write callbacks=[tl.EarlyStopping()]")
+    found = list(given)
+    for callback in found:
+        hint = "write class Show(tl.Callback): with a method on_epoch(self, trainer, figures), and callbacks=[Show()]"
+        if isinstance(callback, type):
+            hint = f"write callbacks=[{callback.__name__}()]"
+        expect(callback, Callback, "a callback is an object of a class derived from tl.Callback", hint)
+    return found
 
 
 def step_hooks(callbacks: Sequence[Callback]) -> list[Hook]:
@@ -123,6 +136,10 @@ class CSVLog(Callback):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    def on_begin(self, trainer: Trainer, batches: int | None) -> None:
+        """Refuse a file whose folder is not there."""
+        expect_folder(self.path)
+
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Write the whole history, which is short, so that a killed run leaves no half row."""
         names = ["epoch", *trainer.history]
@@ -142,6 +159,11 @@ class JSONLog(Callback):
 
     def __init__(self, path: str | Path | Callable[[str], object], *, batches: bool = False) -> None:
         self.path, self.batches = path, batches
+
+    def on_begin(self, trainer: Trainer, batches: int | None) -> None:
+        """Refuse a file whose folder is not there."""
+        if not callable(self.path):
+            expect_folder(Path(self.path))
 
     def _write(self, line: str) -> None:
         if callable(self.path):
@@ -204,6 +226,10 @@ class PlotFile(Callback):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+
+    def on_begin(self, trainer: Trainer, batches: int | None) -> None:
+        """Refuse a file whose folder is not there."""
+        expect_folder(self.path)
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Draw."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from hashlib import blake2b
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..events import check_contexts
+from ..ir.files import no_file
 from ..ir.types import TensorType
 from ..lang.data_files import arrow_module
 from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
@@ -99,6 +101,8 @@ class GivenBatches:
     """
 
     def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]], ahead: int = 0) -> None:
+        if callable(source):
+            _expect_epoch_function(source)
         self.source, self.ahead = source, ahead
         self.replayable = callable(source) or iter(source) is not source
         self.names: tuple[str, ...] | None = None
@@ -130,12 +134,31 @@ class GivenBatches:
             reader.close()
 
     def _checked(self, number: int, first: int) -> Generator[Batch, None, None]:
-        for n, arrays in enumerate(self.source(number) if callable(self.source) else self.source):
+        source = self.source(number) if callable(self.source) else self.source
+        expect(
+            source, Iterable, "the data function returns the batches of an epoch", 'return a list, or yield {"x": x}'
+        )
+        for n, arrays in enumerate(source):
             if n < first:
                 continue
             expect(arrays, Mapping, "a batch is a mapping of names to arrays", 'yield {"x": x, "labels": y}')
             given = {name: _array(name, value) for name, value in arrays.items()}
             yield Batch(_rows(given), given)
+
+
+def _expect_epoch_function(function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with the number of an epoch."""
+    try:
+        call = signature(function)
+    except (TypeError, ValueError):  # some that are not written in Python do not tell
+        return
+    try:
+        call.bind(0)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        message = f"data= is called with the number of the epoch, {name}(0), but it is {name}{call}: {error}"
+        hint = "write def batches(epoch): ..., or lambda epoch: ..."
+        raise InputError(message, hint, code="E852") from None
 
 
 def batches_of(
@@ -187,6 +210,8 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a file of arrays: ``files`` are their names, and an index reads one."""
     if path.suffix not in (".npz", ".parquet", ".pq"):
         raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
+    if not path.exists():
+        raise no_file(path)
     try:
         if path.suffix == ".npz":
             with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # NumPy leaves a broken one open
@@ -215,10 +240,14 @@ class _Columns:
 
 def _array(name: str, value: Any) -> Any:
     array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    if array.ndim == 0 or array.dtype.hasobject:
-        kind = "a scalar" if array.ndim == 0 else f"{array.dtype}"
+    if array.ndim == 0:
         hint = f"give it as fixed={{{name!r}: ...}} if it is the same for all examples"
-        raise InputError(f"data {name!r} has no rows: it is {kind}", hint, code="E854")
+        raise InputError(f"data {name!r} has no rows: it is a scalar", hint, code="E854")
+    if array.dtype.kind in "OUST":
+        shown = repr(array.ravel()[:1].tolist())[1:-1] or "nothing"
+        message = f"data {name!r} is of {array.dtype}, such as {shown:.60}: no numbers to learn from"
+        hint = f"give class numbers for names: classes, {name} = np.unique({name}, return_inverse=True)"
+        raise InputError(message, hint, f"for numbers as text: np.asarray({name}, dtype=...)", code="E854")
     return array
 
 
@@ -230,11 +259,21 @@ def _rows(arrays: Mapping[str, Any]) -> int:
     (first, rows), *others = counts.items()
     for name, count in others:
         if count != rows:
-            hint = f"give {name!r} as fixed={{{name!r}: ...}} if it is the same for all examples"
-            raise InputError(f"data {first!r} has {rows:,} examples, but {name!r} has {count:,}", hint, code="E856")
+            message = f"data {first!r} has {rows:,} examples, but {name!r} has {count:,}"
+            context = [f"{each!r} is {list(array.shape)}" for each, array in arrays.items()]
+            raise InputError(message, _length_hint(arrays), code="E856", context=context)
     if not rows:
         raise InputError("the data has no examples", "give arrays of at least one row", code="E855")
     return rows
+
+
+def _length_hint(arrays: Mapping[str, Any]) -> str:
+    """Return what to do about arrays of unequal lengths: transpose one where all would then have as many rows."""
+    for name, array in arrays.items():
+        others = {len(other) for each, other in arrays.items() if each != name}
+        if array.ndim == 2 and others == {array.shape[1]}:
+            return f"examples are rows: give {name!r} transposed, {list(array.T.shape)}, as {name}.T"
+    return "give a row for each example in all of them; what is the same for all examples goes into fixed={name: array}"
 
 
 def split(data: Arrays, share: float = 0.8, *, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -60,7 +60,7 @@ SCHEMES: dict[str, Draw] = {
 
 def initial(
     graph: EinsumGraph,
-    names: Sequence[str],
+    names: Sequence[str] | str,
     scheme: str | Mapping[str, str] = "glorot",
     *,
     seed: int = 0,
@@ -80,7 +80,7 @@ def initial(
     ((4, 2), array([0., 0.], dtype=float32))
     """
     found = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         expect_known("the graph has no input", [name], graph.inputs)
         kind = graph.type_of(graph.inputs[name])
         if kind.shape is None or not kind.shape.is_static:

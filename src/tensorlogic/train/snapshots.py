@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from .distributed_step import DistributedStep
     from .trainer import Trainer
 
+
+class TrainingWarning(UserWarning):
+    """A run that does something else than its caller may expect, such as nothing because all epochs are over.
+
+    >>> issubclass(TrainingWarning, UserWarning)
+    True
+    """
+
+
 POSITION = ("epoch", "batch", "steps", "rows")
 
 
@@ -78,6 +87,17 @@ def rewind(
             trainer.learn(bound, batch)
     except Exception:
         snapshot.put_back(trainer)
+
+
+def warn_where_done(trainer: Trainer) -> None:
+    """Say that ``fit`` learns nothing, where a run goes on that has done all epochs of its config."""
+    epochs = trainer.config.epochs
+    if trainer.epoch and trainer.epoch >= epochs:
+        message = (
+            f"all {epochs} epochs of the config are done, so fit learns nothing more; to go on: "
+            f"trainer.config = dataclasses.replace(trainer.config, epochs={2 * epochs})"
+        )
+        warnings.warn(message, TrainingWarning, stacklevel=3)
 
 
 def check_same_data(trainer: Trainer, batches: ArrayBatches | GivenBatches) -> None:

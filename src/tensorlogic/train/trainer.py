@@ -20,7 +20,7 @@ from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.recovery.checkpoints import CheckpointManager
 from .bound_step import BoundStep
-from .callbacks import Callback, Progress, step_hooks
+from .callbacks import Callback, Progress, callback_list, step_hooks
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
@@ -29,7 +29,7 @@ from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
 from .schedules import Plateau, Schedule
-from .snapshots import Snapshot, check_same_data, rewind
+from .snapshots import Snapshot, check_same_data, rewind, warn_where_done
 from .starting_values import own_array, own_arrays, starting_values
 from .step import AVERAGE, OWN, TrainingStep, training_step
 
@@ -67,7 +67,9 @@ class Trainer:
         self.config = TrainerConfig() if config is None else config
         expect(self.executor, Executor, "a trainer runs on an Executor", "write tl.Trainer(tl.Executor(), config)")
         expect(self.config, TrainerConfig, "a TrainerConfig is expected", "write tl.TrainerConfig(epochs=20)")
-        self.callbacks = list(callbacks)
+        hint = "write DistributedConfig([Device.CPU(0), Device.CPU(1)])"
+        expect(distributed, (DistributedConfig, type(None)), "distributed= is a DistributedConfig", hint)
+        self.callbacks = callback_list(callbacks)
         self.loss: EinsumGraph | None = None
         self.history = History()
         self.epoch = 0  # epochs that are over
@@ -151,7 +153,8 @@ class Trainer:
         ``data`` holds arrays with a row for each example, by name; or it is a data frame or Arrow table, a path to a .npz or Parquet
         file, a list of batches, or a function that returns the batches of an epoch.
         ``fixed`` inputs are the same in every batch; ``states`` are what running values begin with. A second call goes on, and so
-        does a trainer from :meth:`resume`: the graph and the parameters are then those it has.
+        does a trainer from :meth:`resume`: the graph and the parameters are then those it has. To learn for longer, give it more epochs:
+        ``trainer.config = dataclasses.replace(trainer.config, epochs=40)``.
         """
         self._fixed = {name: np.asarray(value) for name, value in (fixed or {}).items()}
         for name in (*self._fixed, *(states or {})):
@@ -163,11 +166,13 @@ class Trainer:
         batches = self.batches(data, self.config.seed if self.config.shuffle else None)
         check_same_data(self, batches)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
-        bound = self._bound(self.planned(graph), watching)
+        step = self.planned(graph)
+        warn_where_done(self)
         self._stopping = ""
         for callback in watching:
             callback.on_begin(self, batches.count())
         try:
+            bound = self._bound(step, watching)
             with span("fit"), Interrupts() as interrupts:
                 while self.epoch < self.config.epochs and not self._stopping:
                     with span(f"epoch {self.epoch + 1}"):
@@ -182,8 +187,8 @@ class Trainer:
         finally:
             for callback in watching:
                 callback.on_end(self)
-            if isinstance(bound, DistributedStep):
-                bound.close()
+            if self._distributed_step is not None:
+                self._distributed_step.close()
                 self._distributed_step = None
         return self.history
 

@@ -189,8 +189,10 @@ def chunk_sizes(
         case DynamicChunk(megabytes):
             reader = 0 if mode is DEFAULT else reader_bytes()
             taken = cache(chunk_bytes)
-            most = largest_within(lambda rows: reader + taken(rows), int(megabytes * MEGABYTE))
-            return Constant(min(most, largest_within(lambda rows: taken(rows) - taken(1), ENOUGH)))
+            enough = largest_within(lambda rows: taken(rows) - taken(1), ENOUGH)
+            if reader + taken(enough) <= megabytes * MEGABYTE * SPARE:  # most often, and a search makes plans
+                return Constant(enough)
+            return Constant(min(enough, largest_within(lambda rows: reader + taken(rows), int(megabytes * MEGABYTE))))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from ...ir.types import TensorType
 from ...plan.cost import nbytes
 from ...plan.fused_steps import Cut
 from ...plan.nested import joined_bytes
-from ...store import free_in_child
+from ...store import Lock
 from ..parts import Parts
 from ..values import Inputs, Outputs, check_call
 from .blocks import Block, not_streamed, rows_of
@@ -111,7 +110,7 @@ class StreamProcessor:
         self._before: dict[str, Any] = {}
         self.first: Block | None = None  # where the first chunk has one row, that row: it may be all there is
         self._last: EinsumGraph | None = None  # of the chunk before
-        self._lock = free_in_child(RLock())  # of the split and the totals: several threads may compute chunks
+        self._lock = Lock()  # of the split and the totals: several threads may compute chunks
         self._final: Outputs | None = None
         self._empty: Outputs | None = None  # of a stream without rows
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import InputError, TensorLogicError
+from ...store import Lock
 from .blocks import Block, Source, rows_of
 
 T = TypeVar("T")
@@ -112,7 +113,8 @@ class Ahead(Generic[T]):
 
     def __init__(self, take: Callable[[], T | None], close: Callable[[], None], most: int) -> None:
         self._ready: deque[T | BaseException | None] = deque()
-        self._state = threading.Condition()
+        self._lock = Lock()
+        self._changed = threading.Condition(self._lock)
         self._room, self._closed = most, False
         self._thread = threading.Thread(
             target=_read_ahead, args=(self, take, close), name="tensorlogic-stream", daemon=True
@@ -122,13 +124,13 @@ class Ahead(Generic[T]):
     def take(self, check: Callable[[], None]) -> T | None:
         """Return the next chunk, None at the end; ``check`` is called now and then while there is none."""
         while True:
-            with self._state:
+            with self._lock:
                 if self._ready:
                     found = self._ready.popleft()
                     self._room += 1
-                    self._state.notify_all()
+                    self._changed.notify_all()
                     break
-                self._state.wait(WAIT)
+                self._changed.wait(WAIT)
             check()
         if isinstance(found, TensorLogicError):
             raise found.at_caller()
@@ -138,20 +140,20 @@ class Ahead(Generic[T]):
 
     def close(self) -> None:
         """Stop reading, close the source on the thread that read it, and wait until the thread is gone."""
-        with self._state:
+        with self._lock:
             self._closed = True
-            self._state.notify_all()
+            self._changed.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
 def _read_ahead(ahead: Ahead[T], take: Callable[[], T | None], close: Callable[[], None]) -> None:
-    state = ahead._state
+    lock, changed = ahead._lock, ahead._changed
     try:
         while True:
-            with state:
+            with lock:
                 while not ahead._room and not ahead._closed:
-                    state.wait()
+                    changed.wait()
                 if ahead._closed:
                     return
                 ahead._room -= 1
@@ -160,9 +162,9 @@ def _read_ahead(ahead: Ahead[T], take: Callable[[], T | None], close: Callable[[
                 found = take()
             except BaseException as error:
                 found = error
-            with state:
+            with lock:
                 ahead._ready.append(found)
-                state.notify_all()
+                changed.notify_all()
             if found is None or isinstance(found, BaseException):
                 return
             del found

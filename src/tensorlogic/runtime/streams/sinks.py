@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import InputError, expect_known
-from ...ir.whole_files import FileCall, wrapped_files
+from ...ir.whole_files import FileCall, expect_folder, wrapped_files
 from .array_sinks import Npy, Npz
 from .growing_files import State, Values
 
@@ -76,10 +76,7 @@ def _of_path(path: Path, outputs: tuple[str, ...], staged: bool, call: FileCall)
     if kind not in KINDS:
         hint = f"known are {', '.join(KINDS)}"
         raise InputError(f"cannot tell from its name what kind of file {str(path)!r} is to be", hint, code="E543")
-    if not path.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {str(path.parent)!r} to write {path.name!r} into", "make it first", code="E543"
-        )
+    expect_folder(path, "E543")
     return KINDS[kind](path, outputs, staged, call)
 
 

@@ -41,6 +41,8 @@ def source_of(given: Any, wanted: Wanted) -> Source:
         return given  # type: ignore[no-any-return]
     if not isinstance(given, Iterable):
         hint = "give arrays by name, a file, an Arrow table or dataset, or an iterable of chunks"
+        if hasattr(given, "__aiter__"):
+            hint = "an async iterable is read by async for result in executor.execute_stream_async(graph, source)"
         raise InputError(f"this cannot be streamed: {type(given).__name__}", hint, code="E534")
     return Chunks(given, wanted)
 

@@ -16,11 +16,11 @@ import numpy as np
 from ...errors import GraphError, InputError, ShapeError, expect, expect_known, nearest
 from ...ir import ops
 from ...ir.graph import EinsumGraph, extract, node_name
-from ...ir.sizes import evaluate
+from ...ir.sizes import Dim, evaluate
 from ...ir.types import TensorShape, TensorType, normal_axis
 from ...passes.follow_index import AFTER, PART
 from ...passes.logsumexp import contract_logsumexp
-from ...passes.specialize import specialize
+from ...passes.specialize import misfit, specialize
 from ...passes.split import Join, Split, label, split_inputs
 
 STAND_INS = (1_000_003, 1_000_033)  # primes, so that no product of other sizes is one of them
@@ -114,6 +114,27 @@ def _in_words(error: ShapeError) -> ShapeError:
     return error
 
 
+def _refuse_misfit(name: str, axis: int, declared: tuple[Dim, ...], given: tuple[Dim, ...], rows: int | None) -> None:
+    """Refuse rows that are not as declared, in words of chunks; ``rows`` is how many there are in all, where that is known."""
+    form = f"[{', '.join(map(str, declared))}]"
+    if declared and len(given) == len(declared) - 1:
+        error = misfit(name, declared, given, f"{len(declared)} axes are declared, and a chunk has {len(given)}")
+        hint = f"a chunk holds several rows, {form}: for one row give x[i:i+1], for a list of rows np.asarray(rows)"
+        error.diagnostic = msgspec.structs.replace(error.diagnostic, context=(), suggestions=(hint,))
+        raise error
+    for n, (want, got) in enumerate(zip(declared, given, strict=False)):
+        if n != axis and len(given) == len(declared) and isinstance(want, int) and want != got:
+            why, hint = f"axis {n} must be {want}, got {got}", f"a chunk is {form}, with its rows along axis {axis}"
+            whole, chunk = ((*given[:axis], size, *given[axis + 1 :]) for size in (given[axis] or rows or 0, "rows"))
+            error = misfit(name, declared, whole, why)
+            hints: tuple[str, ...] = (hint, error.diagnostic.suggestions[-1])
+            if "transpose" not in hints[-1]:
+                error = misfit(name, declared, chunk, why)
+                hints = (f"{hint}: transpose it if its axes are in another order",)
+            error.diagnostic = msgspec.structs.replace(error.diagnostic, suggestions=hints)
+            raise error
+
+
 class StreamSplit:
     """A graph as a stream runs it: what comes before the first chunk, the graph of a chunk, and what comes after the last.
 
@@ -124,6 +145,8 @@ class StreamSplit:
         self, graph: EinsumGraph, axes: Mapping[str, int], types: Mapping[str, TensorType], rows: int | None = None
     ) -> None:
         self.axes, self.types = dict(axes), dict(types)
+        for name, axis in axes.items():
+            _refuse_misfit(name, axis, _shape(graph, name), tuple(types[name].shape or ()), rows)
         self.graph, self.passed = _without_passed(graph, axes)
         self.total = _known_total(graph, axes, types)
         try:

@@ -17,16 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import FormatError, InputError, TensorLogicError, nearest
+from ...errors import FormatError, InputError, ShapeError, TensorLogicError, nearest
 from ...lang.data_files import arrow_module
 from .blocks import Block, Buffers, Wanted
 from .source_fingerprints import file_mark
 
 Columns = dict[str, list[str]]  # by input
-TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache
+TILE = 2048  # rows that a few columns are put together for at once, so that they stay in the cache
+MANY = 12  # columns from which they are first put side by side, as rows of a block, which is then turned
+BLOCK = 1 << 17  # cells of such a block
+APART = 16  # elements between two rows of it: in steps of a power of two they would have the same place in the cache
 BATCH = 1 << 18  # cells that Arrow is asked for at once
 LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
 UNKNOWN = 32  # elements of a list that may have any number of them
+INDEXES = ("", "Unnamed: 0", "index")  # names that data frames give to a column of row numbers
 EXACT = 1 << 53  # up to which float64 has every whole number
 
 
@@ -51,13 +55,31 @@ def columns_for(there: Sequence[str], wanted: Wanted, what: str) -> Columns:
         numbered = [(int(m[1]), c) for c in there if (m := re.fullmatch(re.escape(name) + r"_(\d+)", c))]
         if name in there:
             found[name] = [name]
-        elif numbered:
+            continue
+        if numbered:
             found[name] = [column for _, column in _unbroken(sorted(numbered), name, there, what)]
         elif len(wanted.names) == 1 and there and (shape is None or len(shape) == 2 or len(there) == 1):
             found[name] = list(there)
         else:
             raise InputError(f"{what} has no column for input {name!r}", *nearest(name, there), code="E534")
+        width = shape[1] if shape is not None and len(shape) == 2 else None
+        if isinstance(width, int) and width != len(found[name]) and (numbered or len(there) > 1):
+            raise _other_width(name, width, found[name], there, what)
     return found
+
+
+def _other_width(name: str, width: int, used: Sequence[str], there: Sequence[str], what: str) -> ShapeError:
+    """Return the error of a table that has more or fewer columns for an input than it is wide, which names them."""
+    shown = ", ".join(map(repr, used[:8])) + (", ..." if len(used) > 8 else "")
+    message = f"input {name!r} does not fit: axis 1 must be {width}, but {what} has {len(used)} columns for it: {shown}"
+    hints = [f"columns of {name!r} are named {name}_0 to {name}_{width - 1}; others are left out"]
+    if len(used) == width + 1 and used[0] in INDEXES:
+        hints.insert(
+            0, "the first column looks like the index of a data frame: save it without, to_csv(path, index=False)"
+        )
+    if rest := [column for column in there if column not in used]:
+        hints.insert(0, f"not used: {', '.join(map(repr, rest[:8]))}{', ...' if len(rest) > 8 else ''}")
+    return ShapeError(message, *hints, code="E001")
 
 
 def _unbroken(numbered: list[tuple[int, str]], name: str, there: Sequence[str], what: str) -> list[tuple[int, str]]:
@@ -84,16 +106,22 @@ class Parts(NamedTuple):
         """The shape of a row."""
         return self.arrays[0].shape[1:] if self.one else (len(self.arrays),)
 
-    def copy(self, start: int, stop: int, target: Any) -> None:
+    def copy(self, start: int, stop: int, target: Any, buffers: Buffers) -> None:
         """Copy a range of rows."""
         if self.one:
             target[...] = self.arrays[0][start:stop]
             return
-        for row in range(start, stop, TILE):
-            end = min(stop, row + TILE)
+        many = len(self.arrays) >= MANY
+        rows = min(stop - start, max(1, BLOCK // len(self.arrays)) if many else TILE)
+        block = buffers.array((len(self.arrays), rows + APART), self.dtype) if many else None
+        for row in range(start, stop, max(1, rows)):
+            end = min(stop, row + rows)
             tile = target[row - start : end - start]
+            columns = tile.T if block is None else block[:, : end - row]
             for n, array in enumerate(self.arrays):
-                tile[:, n] = array[row:end]
+                columns[n] = array[row:end]
+            if block is not None:
+                tile[...] = columns.T
 
 
 def batch_parts(batch: Any, columns: Columns, wanted: Wanted, start: int) -> dict[str, Parts]:
@@ -132,7 +160,7 @@ def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Bloc
             block[name] = parts.arrays[0]
             continue
         block[name] = np.empty((batch.num_rows, *parts.row_shape), parts.dtype)
-        parts.copy(0, batch.num_rows, block[name])
+        parts.copy(0, batch.num_rows, block[name], Buffers())
     return block
 
 
@@ -203,7 +231,7 @@ class Batches:
         self._batches: Iterator[Any] | None = None
         self._parts: dict[str, Parts] = {}  # of the batch that rows are taken from now
         self._at = self._place = self._stop = 0  # the row of the stream; that of the batch, and where it ends
-        self._buffers = Buffers()
+        self._buffers, self._turned = Buffers(), Buffers()  # of chunks, and of columns on their way
 
     @property
     def names(self) -> list[str]:
@@ -212,8 +240,10 @@ class Batches:
 
     @property
     def reader_bytes(self) -> int:
-        """The bytes that Arrow takes to read, whatever the chunks are."""
-        return self._held(self.names, self._rows_at_once())
+        """The bytes that reading takes, whatever the chunks are: those of Arrow, and of columns on their way into rows."""
+        most = max(map(len, self.columns.values()))
+        turned = 8 * (BLOCK + APART * most) if most >= MANY else 0
+        return self._held(self.names, self._rows_at_once()) + turned
 
     def _rows_at_once(self) -> int:
         """Return how many rows Arrow is asked for at a time."""
@@ -231,9 +261,8 @@ class Batches:
                 for name, parts in self._parts.items():
                     if name not in block:
                         block[name] = self._buffers.array((rows, *parts.row_shape), parts.dtype)
-                    parts.copy(
-                        self._place, self._place + count, self._fitting(block[name], parts, name)[there : there + count]
-                    )
+                    into = self._fitting(block[name], parts, name)[there : there + count]
+                    parts.copy(self._place, self._place + count, into, self._turned)
                 there, self._place, self._at = there + count, self._place + count, self._at + count
         except TensorLogicError:
             raise
