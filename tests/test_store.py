@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic import EvictionPolicy, Store, StoreStats
+from tensorlogic.store import Lock
 
 
 def test_least_recently_used():
@@ -183,3 +187,56 @@ def test_a_value_that_looks_into_the_store_when_it_goes():
     thread.start()
     thread.join(5)
     assert not thread.is_alive()
+
+
+INTERRUPTS = """
+import signal, sys
+from tensorlogic.store import Lock
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    if watched:
+        raise Stop
+
+lock, watched, count = Lock(), False, 0
+signal.signal(signal.SIGALRM, stop)
+signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+while count < 2000:
+    try:
+        watched = True
+        while True:
+            with lock:
+                with lock:
+                    pass
+    except Stop:
+        watched = False
+        count += 1
+    assert not lock._is_owned(), f"left taken by interrupt {count}"
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_an_interrupt_never_leaves_a_lock_taken():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTS], check=False, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_lock_keeps_others_out_while_its_holder_may_take_it_again():
+    lock, order = Lock(), list[str]()
+
+    def work() -> None:
+        with lock:
+            order.append("other")
+
+    other = threading.Thread(target=work)
+    with lock:
+        with lock:
+            order.append("inner")
+        other.start()
+        other.join(0.05)  # it would be in by now
+        order.append("outer")
+    other.join(20)
+    assert order == ["inner", "outer", "other"]

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from threading import Lock, get_ident, local
+from threading import get_ident, local
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from .store import free_in_child
+from .store import Lock
 
 
 class ExecutionPhase(Enum):
@@ -133,11 +133,14 @@ def active_contexts() -> tuple[Any, ...]:
 
 def fine(hooks: Iterable[Hook]) -> bool:
     """Tell whether some hooks want to see every operation: they ask for values, or for that detail."""
-    return any(h.detail == "op" or type(h).on_step is not Hook.on_step for h in hooks)
+    for hook in hooks:  # noqa: SIM110 - any() would take longer than a small run can spare
+        if hook.detail == "op" or type(hook).on_step is not Hook.on_step:
+            return True
+    return False
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
-_lock = free_in_child(Lock())
+_lock = Lock()
 
 
 def watchers() -> tuple[Hook, ...]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
+import sys
 import weakref
+from _thread import RLock
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .errors import InputError
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-L = TypeVar("L")
 
 
 class EvictionPolicy(Enum):
@@ -63,7 +63,7 @@ class _Locked(Protocol):
 
 
 _locked: weakref.WeakSet[_Locked] = weakref.WeakSet()
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 def reset_in_child(holder: _Locked) -> None:
@@ -71,23 +71,40 @@ def reset_in_child(holder: _Locked) -> None:
     _locked.add(holder)
 
 
-def free_in_child(lock: L) -> L:
-    """Return a lock that is free in a forked process, where the thread that may have held it is missing.
+class Lock(RLock):  # type: ignore[misc]  # C lets it be extended
+    """A lock for ``with``: its holder may take it again, it is free in a forked process, and an interrupt never leaves it taken.
 
-    For what is whole at any moment; what a thread may have left half changed is put right by :func:`reset_in_child`.
+    A forked process has only the thread that forked, so no other is there to give a lock back. For what is whole at any moment; what a thread
+    may have left half changed is put right by :func:`reset_in_child`.
 
-    >>> with free_in_child(threading.Lock()) as held:
+    From Python 3.14 on an interrupt may come between taking a lock and the block of ``with``, where nobody would give it back: Python looks for
+    interrupts after it called something of C. Here that is inside of ``try``, and there is no such call between it and the block.
+
+    >>> with Lock() as held:
     ...     held
     True
     """
-    _locks.add(lock)
-    return lock
+
+    def __init__(self) -> None:
+        _locks.add(self)
+
+    if sys.version_info >= (3, 14):
+
+        def __enter__(self) -> bool:
+            try:
+                return self.acquire()
+            except BaseException:
+                try:  # noqa: SIM105 - suppress() is a call, and makes room for another interrupt
+                    self.release()
+                except RuntimeError:  # interrupted while it waited: it was not taken
+                    pass
+                raise
 
 
 def _reset_locks() -> None:
     for lock in list(_locks):
-        if not (hasattr(lock, "_is_owned") and lock._is_owned()):  # the thread that forks goes on holding its own
-            lock._at_fork_reinit()
+        if not lock._is_owned():  # type: ignore[attr-defined] # the thread that forks goes on holding its own
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
     for holder in list(_locked):
         holder.reset_lock()
 
@@ -119,7 +136,7 @@ class Store(Generic[K, V]):
         self.bound, self.policy = bound, policy
         self._measure = measure
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
-        self._lock = threading.RLock()  # a value that goes may look into the store
+        self._lock = Lock()  # a value that goes may look into the store
         self._size = self._hits = self._misses = self._evictions = 0
         reset_in_child(self)
 
@@ -127,7 +144,7 @@ class Store(Generic[K, V]):
         """Start with a free lock; what a thread of the parent process was changing at the fork is forgotten."""
         if not self._lock.acquire(blocking=False):
             self._entries, self._size = OrderedDict(), 0
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def get(self, key: K) -> V | None:
         """Return the value kept under a key, or None."""

@@ -122,6 +122,22 @@ def test_an_error_in_a_part_is_raised_after_all_ended() -> None:
     assert sum(ended) == 10
 
 
+def test_a_thread_that_is_held_up_does_fewer_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PART", 10)
+    all_begun, parts = threading.Event(), list[tuple[str, int]]()
+
+    def kernel(x: Any, out: Any) -> None:
+        here = threading.current_thread() is threading.main_thread()
+        parts.append(("here" if here else "there", x.size))
+        if len(parts) == 8:
+            all_begun.set()
+        assert not here or all_begun.wait(30)
+
+    threads.in_parts(kernel, 2)(np.arange(80.0), np.empty(80))
+    assert [size for _, size in parts] == [10] * 8
+    assert [where for where, _ in parts].count("there") >= 7
+
+
 def test_erf_is_within_a_unit_in_the_last_place() -> None:
     from scipy.special import erf
 
@@ -218,52 +234,11 @@ def ends(call: Any) -> bool:
     return not thread.is_alive()
 
 
-class InterruptedLock:
-    """A lock that an interrupt comes to as it is taken: after that, as Python 3.14 lets it in, or while somebody waits."""
-
-    def __init__(self, *, taken: bool) -> None:
-        self.lock, self.taken, self.interrupts = threading.RLock(), taken, 1
-
-    def acquire(self) -> None:
-        if self.taken or not self.interrupts:
-            self.lock.acquire()
-        if self.interrupts:
-            self.interrupts = 0
-            raise KeyboardInterrupt
-
-    def release(self) -> None:
-        self.lock.release()
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_an_interrupt_as_a_lock_is_taken_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
-    monkeypatch.setattr(threads, "_lock", InterruptedLock(taken=taken))
-    with pytest.raises(KeyboardInterrupt):
-        threads._alone(int)
-    assert ends(lambda: threads._alone(int))
-
-
 def test_an_interrupt_after_a_ticket_ended_leaves_nobody_waiting() -> None:
     ticket = threads._Ticket(lambda: None)
     ticket.use()
     assert ticket.done.acquire(timeout=20)  # as the caller did who was interrupted before it went on
     assert ends(ticket.finish)
-
-
-def test_calls_that_keep_others_out_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_lock", threading.RLock())
-    order: list[str] = []
-    other = threading.Thread(target=lambda: threads._alone(lambda: order.append("other")), daemon=True)
-
-    def outer() -> None:
-        threads._alone(lambda: order.append("inner"))
-        other.start()
-        other.join(0.05)  # it would be in by now
-        order.append("outer")
-
-    threads._alone(outer)
-    other.join(20)
-    assert order == ["inner", "outer", "other"]
 
 
 class Library:

@@ -12,39 +12,24 @@ from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from queue import SimpleQueue
-from threading import Lock, RLock
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..events import active_contexts
 from ..plan.cost import Contraction
+from ..store import Lock
 from .base import Kernel
 
 ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway
+PARTS = 4  # of an array, for each thread that computes some
+PART = 1 << 16  # elements that such a part has at the least
 
 
 T = TypeVar("T")
-_lock = RLock()
+_lock = Lock()
 _limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
-
-
-def _alone(call: Callable[[], T]) -> T:
-    """Return what a call gives while no other thread makes one here; a call may make others.
-
-    An interrupt may come after ``with`` took a lock and before its block begins (from Python 3.14 on), and nobody gives it back then. Python
-    looks for interrupts after calls: so one that comes when the lock was taken is inside of ``try``, and none comes before it is given back.
-    """
-    lock = _lock  # a fork makes another
-    try:
-        lock.acquire()
-        return call()
-    finally:
-        try:  # noqa: SIM105 - suppress() is a call, and makes room for an interrupt
-            lock.release()
-        except RuntimeError:  # interrupted while it waited: it was not taken
-            pass
 
 
 def _libraries() -> list[Any]:
@@ -68,12 +53,14 @@ def on_one_thread(kernel: Kernel) -> Kernel:
     def run(*operands: Any, **options: Any) -> Any:
         limit, limited, interrupt = object(), True, None
         try:
-            _alone(partial(_begin, limit))
+            with _lock:
+                _begin(limit)
             return kernel(*operands, **options)
         finally:
             while limited:
                 try:
-                    _alone(partial(_end, limit))
+                    with _lock:
+                        _end(limit)
                     limited = False
                 except BaseException as error:
                     interrupt = error
@@ -108,8 +95,8 @@ def _restore() -> None:
 
 def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
-    global _lock, _tickets, _threads
-    _lock, _tickets, _threads = RLock(), SimpleQueue(), 0
+    global _tickets, _threads
+    _tickets, _threads = SimpleQueue(), 0
     _limits.clear()
     _restore()
 
@@ -129,10 +116,9 @@ def workers() -> int:
     if not libraries:
         return 1
 
-    def counts() -> list[int]:  # while BLAS is kept to one thread, what it may have is what it goes back to
-        return [count for _, count in _before] or [library.get_num_threads() for library in libraries]
-
-    return min([_cores(), 8, *_alone(counts)])
+    with _lock:  # while BLAS is kept to one thread, what it may have is what it goes back to
+        counts = [count for _, count in _before] or [library.get_num_threads() for library in libraries]
+    return min([_cores(), 8, *counts])
 
 
 def with_threads(kernel: Kernel, count: int) -> Kernel:
@@ -161,7 +147,7 @@ class _Ticket:
     __slots__ = ("context", "done", "ended", "owner", "work")
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.context, self.done, self.ended = work, copy_context(), Lock(), False
+        self.work, self.context, self.done, self.ended = work, copy_context(), threading.Lock(), False
         self.owner: dict[str, str] = {}
         self.done.acquire()
 
@@ -195,8 +181,8 @@ def _serve(tickets: SimpleQueue[_Ticket]) -> None:
 
 def _hand_out(tickets: Sequence[_Ticket]) -> None:
     """Offer tickets to the pool, which grows to their number; a process that is ending has no new threads."""
-    with contextlib.suppress(RuntimeError):
-        _alone(partial(_grow, len(tickets)))
+    with contextlib.suppress(RuntimeError), _lock:
+        _grow(len(tickets))
     for ticket in tickets:
         _tickets.put(ticket)
 
@@ -286,13 +272,17 @@ def share(call: Callable[[int, int], Any], size: int, count: int) -> None:
 
 
 def in_parts(kernel: Kernel, count: int) -> Kernel:
-    """Return a kernel of one operand whose parts run on so many threads where the array is contiguous."""
+    """Return a kernel of one operand whose parts run on so many threads where the array is contiguous.
+
+    There are some parts for each thread: one that is held up, because something else runs on its core, then does fewer of them.
+    """
 
     def run(x: Any, out: Any) -> Any:
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
-        share(lambda lo, hi: kernel(source[lo:hi], out=target[lo:hi]), source.size, count)
+        parts = ranges(source.size, max(count, min(PARTS * count, source.size // PART)))
+        together([partial(kernel, source[r], out=target[r]) for r in parts], count)
         return out
 
     return run

@@ -17,7 +17,7 @@ from ..events import RunRecord, StepEvent, running
 from ..plan.build import ExecutionPlan, Step
 from ..plan.printing import describe
 from ..runtime.frame import Frame
-from ..store import free_in_child
+from ..store import Lock
 from .open_runs import DebugHook, OpenRuns
 from .tensorstats import count_bad, is_bad
 
@@ -147,8 +147,8 @@ class BreakpointManager(DebugHook):
         self._made = 0
         self._paused: dict[int, BreakpointHit] = {}  # by thread
         self._stepping: set[int] = set()  # threads that stop at their next step
-        self._lock = free_in_child(threading.Lock())
-        self._terminal = free_in_child(threading.RLock())  # one prompt at a time
+        self._lock = Lock()
+        self._terminal = Lock()  # one prompt at a time
         self._runs = OpenRuns()
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from ..events import RunRecord, StepEvent
 from ..ir.types import TensorShape, TensorType
 from ..plan.build import ExecutionPlan, Step
 from ..plan.printing import describe
-from ..store import free_in_child
+from ..store import Lock
 from ..tables import html_text, table
 from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
 from .tensorstats import TensorStats, bad_text, is_bad, short
@@ -96,7 +95,7 @@ class TensorInspector(DebugHook):
         self._seen: set[int | str] = set()
         self._stats: deque[TensorStats] = deque(maxlen=keep)
         self._problems: list[Problem] = []
-        self._lock = free_in_child(threading.Lock())
+        self._lock = Lock()
         self._runs = OpenRuns()  # what they keep of a slot is the range of its values, as text
 
     def watch(self, tensor_id: int | str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..ir.constants import all_constants
 from ..ir.whole_files import write_folder
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
-from ..store import free_in_child
+from ..store import Lock
 from ..tables import html_text, table
 from .breakpoints import BreakpointHit, BreakpointManager
 from .inspect import Problem, TensorInspector
@@ -99,7 +98,7 @@ class ExecutionRecorder(DebugHook):
         self._folder = None if folder is None else Path(folder)
         self._max_bytes = max_bytes
         self._written: list[Path] = []
-        self._lock = free_in_child(threading.Lock())
+        self._lock = Lock()
         self._runs = OpenRuns()  # what they keep are copies of the values, by their names in the file
 
     def tracer(self) -> ExecutionTracer:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import RLock, current_thread, get_ident
+from threading import current_thread, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step
 from ..plan.cost import nbytes
 from ..plan.printing import describe
-from ..store import free_in_child
+from ..store import Lock
 from ..tables import table
 from .columns import FAR, EventColumns, Names
 from .recorded_traces import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
@@ -125,7 +125,7 @@ class Trace(Hook):
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
         self._waiting = 0
         self._runs: list[TracedRun] = []
-        self._lock = free_in_child(RLock())  # runs of several threads end when they like
+        self._lock = Lock()  # runs of several threads end when they like
         self.spans: list[TraceEvent] = []
         self._given: list[TraceEvent] = []
         for n, event in enumerate(events):

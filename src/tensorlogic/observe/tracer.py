@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..events import RunRecord
-from ..store import free_in_child
+from ..store import Lock
 from ..tables import html_text, table
 from .analyze import OpSummary, TraceAnalyzer
 from .columns import Names
@@ -138,7 +138,7 @@ class ExecutionTracer(DebugHook):
 
     def __init__(self, *, clock: Callable[[], int] = perf_counter_ns) -> None:
         self._clock = clock
-        self._lock = free_in_child(threading.Lock())
+        self._lock = Lock()
         self._fresh(None)
 
     def _fresh(self, graph_id: Any) -> None:

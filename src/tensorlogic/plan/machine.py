@@ -7,11 +7,10 @@ import platform
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from ..store import free_in_child
+from ..store import Lock
 
 WIDE = frozenset({"float64", "int64", "uint64"})  # measured as float64; the others are computed as float32 is
 MATRIX = 384  # rows of the matrices that are multiplied: large enough for BLAS, small enough for a slow machine
@@ -56,7 +55,7 @@ def roofline_seconds(flops: float, nbytes: float, machine: Machine, dtype: str =
 
 
 _measured: list[Machine] = []
-_lock = free_in_child(Lock())
+_lock = Lock()
 
 
 def machine() -> Machine:

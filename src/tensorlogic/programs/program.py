@@ -19,6 +19,7 @@ from ..lang.format import text_of
 from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
 from ..runtime.programs import not_pickled
+from ..store import Lock
 from ..tables import counted, html_text
 from .answers import Answers, Relation
 from .ask import ask, place_heads
@@ -60,7 +61,7 @@ class Program:
             )
         if executor is not None:
             expect(executor, Executor, "a program runs on an executor", "write executor=tl.Executor()")
-        self._lock = Sources()
+        self._lock, self._sources = Lock(), Sources()
         self._executor = executor
         self.state = ProgramState(None if file is None else str(file))
         self._text = text
@@ -80,7 +81,7 @@ class Program:
         [('Ann', 'Bob')]
         """
         expect(name, str, "a relation is named by text", 'write p.add("Parent", rows)')
-        with self._lock:
+        with self._lock, self._sources:
             self.state.add_facts(name, rows, header)
 
     def retract(self, name: str, rows: Any) -> int:
@@ -91,7 +92,7 @@ class Program:
         1
         """
         expect(name, str, "a relation is named by text", 'write p.retract("Parent", rows)')
-        with self._lock:
+        with self._lock, self._sources:
             return self.state.retract_facts(name, rows)
 
     def add_rule(self, text: str) -> None:
@@ -103,16 +104,16 @@ class Program:
         [('Bob',)]
         """
         expect(text, str, "rules are text", 'write p.add_rule("Child(y,x) <- Parent(x,y)")')
-        with self._lock:
+        with self._lock, self._sources:
             state = self.state
-            file = self._lock.add(text, state.file)
+            file = self._sources.add(text, state.file)
             state.add_statements(read_statements(text, file, tuple(state.functions), state.whole_scalars()))
 
     rule = add_rule
 
     def add_statements(self, statements: Iterable[s.Statement]) -> None:
         """Add statements that are parsed already."""
-        with self._lock:
+        with self._lock, self._sources:
             self.state.add_statements(statements)
 
     def bind(self, tensors: Mapping[str, Any] | None = None, /, **named: Any) -> Program:
@@ -124,7 +125,7 @@ class Program:
         >>> p.bind(W=np.eye(2), X=np.array([3.0, 4.0])).run()["Y"].tolist()
         [3.0, 4.0]
         """
-        with self._lock:
+        with self._lock, self._sources:
             for name, value in read_tensors(tensors, named).items():
                 self.state.bound[name] = unchanging(value)
                 self.state.versions.change(name)
@@ -143,7 +144,7 @@ class Program:
             raise InputError(f"{name!r} is attached to a function, got {function!r}", code="E301")
         if not name.isidentifier():
             raise InputError(f"a function is attached under a plain name, got {name!r}", code="E789")
-        with self._lock:
+        with self._lock, self._sources:
             self.state.attach(name, function)
         return self
 
@@ -160,12 +161,12 @@ class Program:
         >>> p.query("Path(1, x), Edge(x, y)?")
         [(2, 3)]
         """
-        with self._lock:
+        with self._lock, self._sources:
             return self.ask(self._query(text))
 
     def relation(self, name: str) -> Relation:
         """Return a relation as a set of name tuples, which also gives it dense, as bits and sparse."""
-        with self._lock:
+        with self._lock, self._sources:
             evaluation = self._evaluation()
             tensor = tensor_info(evaluation, name)
             if not tensor.boolean:
@@ -182,12 +183,12 @@ class Program:
         >>> Program("Y = step(W[i] X[i])").run(W=[0.2, 1.9, -0.7, 3], X=[0, 1, 1, 0])["Y"].item()
         1.0
         """
-        with self._lock:
-            return Results(self._evaluation(read_tensors(inputs, named)), self._lock)
+        with self._lock, self._sources:
+            return Results(self._evaluation(read_tensors(inputs, named)), self._lock, self._sources)
 
     def graph(self, *names: str, inputs: Mapping[str, Any] | None = None) -> EinsumGraph:
         """Return the graph that computes some tensors, or all that are derived, from the facts and what is given."""
-        with self._lock:
+        with self._lock, self._sources:
             evaluation = self._evaluation(read_tensors(inputs))
             model = evaluation.model
             found: EinsumGraph = evaluation.prepared(_derived(evaluation, names), whole=True, start=False)[0]
@@ -201,14 +202,14 @@ class Program:
         >>> Program("Parent(Alice, Bob); Child(y,x) <- Parent(x,y)").inputs()["Parent"].tolist()
         [[True]]
         """
-        with self._lock:
+        with self._lock, self._sources:
             evaluation = self._evaluation()
             given = evaluation.prepared(_derived(evaluation, names), whole=True, start=False)[1]
             return {name: np.asarray(value) for name, value in given.items()}
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""
-        with self._lock:
+        with self._lock, self._sources:
             evaluation = self._evaluation(read_tensors(inputs))
             found: ExecutionPlan = evaluation.plan(_derived(evaluation, names))
             return found
@@ -219,7 +220,7 @@ class Program:
         >>> Program("Parent(Alice, Bob); Parent(Bob, Carol)").names("Parent", 1)
         ['Bob', 'Carol']
         """
-        with self._lock:
+        with self._lock, self._sources:
             evaluation = self._evaluation()
             domains = evaluation.model.place_domains(tensor_info(evaluation, relation).name)
             expect(place, int, "a place is a whole number, counted from 0", 'write p.names("Parent", 1)')
@@ -239,7 +240,7 @@ class Program:
         """
         from .why import why
 
-        with self._lock:
+        with self._lock, self._sources:
             body = self._query(text)
             return why(self, body, self._evaluation())
 
@@ -247,13 +248,13 @@ class Program:
         """Return why an atom does not hold: the rules that come closest to it, and what each of them misses."""
         from .why import why_not
 
-        with self._lock:
+        with self._lock, self._sources:
             body = self._query(text)
             return why_not(self, body, self._evaluation())
 
     def check(self) -> None:
         """Raise where the program has a mistake that can be found without running it."""
-        with self._lock:
+        with self._lock, self._sources:
             self._evaluation()
 
     # what the program's text asks for
@@ -269,13 +270,13 @@ class Program:
         >>> Program("Parent(Alice, Bob); Parent(Alice, x)?").answers()
         {'Parent(Alice, x)?': [('Bob',)]}
         """
-        with self._lock:
+        with self._lock, self._sources:
             return {text_of(q): self.ask(q.body) for q in self.queries}
 
     def write_files(self) -> list[Path]:
         """Write the files that the program's text names (``"out.csv" = Ancestor(x, y)``); return their paths."""
         written = []
-        with self._lock:
+        with self._lock, self._sources:
             for statement in self.statements:
                 if isinstance(statement, s.Write):
                     written.append(path_beside(self.state.file, statement.path))
@@ -287,7 +288,7 @@ class Program:
         from .files import save
 
         expect(path, (str, os.PathLike), "a program is saved under a path", 'write p.save("family.tl")')
-        with self._lock:
+        with self._lock, self._sources:
             save(self, Path(path))
 
     @property
@@ -320,11 +321,11 @@ class Program:
 
     def name_order(self) -> dict[tuple[str, int], list[Name]]:
         """Return the names of every domain in order, by the first place that has the domain; numbered domains have none."""
-        with self._lock:
+        with self._lock, self._sources:
             return self.state.known().model.order()
 
     def __str__(self) -> str:
-        with self._lock:
+        with self._lock, self._sources:
             lines = [text_of(x) for x in self.statements]
             for name, blocks in self.state.facts.blocks.items():
                 shown = [
@@ -353,7 +354,7 @@ class Program:
 
     def ask(self, body: Sequence[s.Expression]) -> Answers:
         """Answer a query that is parsed already."""
-        with self._lock:
+        with self._lock, self._sources:
             state = self.state
             return ask(self._evaluation(), body, state.known().queries, self.with_statement)
 
@@ -363,7 +364,7 @@ class Program:
 
     def _query(self, text: str) -> tuple[s.Expression, ...]:
         expect(text, str, "a query is text", 'write p.query("Ancestor(Alice, x)?")')
-        return read_query(text, self._lock, tuple(self.state.functions), self.state.whole_scalars())
+        return read_query(text, self._sources, tuple(self.state.functions), self.state.whole_scalars())
 
     def _evaluation(self, inputs: Mapping[str, Any] | None = None) -> Evaluation:
         return self.state.evaluation(self.executor, inputs)

@@ -9,9 +9,11 @@ import numpy as np
 
 from ..errors import expect
 from ..lang.show import Shown, show, shown_parts
+from ..store import Lock
 from .answers import unknown_relation
 from .ask import place_heads
 from .evaluate import Evaluation
+from .sources import Sources
 
 
 class Results(Mapping[str, Any]):
@@ -27,15 +29,15 @@ class Results(Mapping[str, Any]):
     (['X', 'Y', 'Z'], 5.0, [6.0, 7.0])
     """
 
-    def __init__(self, evaluation: Evaluation, lock: Any) -> None:
-        self._evaluation, self._lock = evaluation, lock
+    def __init__(self, evaluation: Evaluation, lock: Lock, sources: Sources) -> None:
+        self._evaluation, self._lock, self._sources = evaluation, lock, sources
         self._names = [n for c in evaluation.model.analysis.components for n in c.names]
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         expect(name, str, "a tensor is named by text", 'such as results["Y"]')
         if name not in self._found:
-            with self._lock:
+            with self._lock, self._sources:
                 if name not in self._evaluation.model.analysis.tensors:
                     raise unknown_relation(name, list(self._evaluation.model.analysis.tensors))
                 value = self._evaluation.value(name)

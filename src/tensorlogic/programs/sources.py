@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Any
 from ..errors import InputError, TensorLogicError
 from ..lang import syntax as s
 from ..lang.grammar import parse
-from ..store import Store, free_in_child
+from ..store import Store
 
 SHOWN = 160  # characters of a line that are shown
 QUERY = "<query>"  # the name under which places in a question are known
@@ -22,10 +21,9 @@ _plans: Store[tuple[str, str | None], Store[Any, Any]] = Store(TEXTS)
 
 
 class Sources:
-    """A lock, whose holder's errors leave with the line of text that they point at."""
+    """The texts of a program: errors that leave its ``with`` do so with the line of text that they point at."""
 
     def __init__(self) -> None:
-        self._lock = free_in_child(threading.RLock())
         self._texts: dict[str | None, str] = {}
 
     def add(self, text: str, file: str | None) -> str | None:
@@ -43,12 +41,11 @@ class Sources:
         self._texts[QUERY] = text
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._lock.release()
         if isinstance(error, TensorLogicError) and not error.guessed and error.diagnostic.source is None:
             line = self._line(error)
             if line is not None:

@@ -6,7 +6,6 @@ a result that somebody still has is never overwritten.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from sys import getrefcount
@@ -16,7 +15,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError, ViewError
-from ..store import free_in_child
+from ..store import Lock
 
 Array = np.ndarray[Any, Any]
 ALIGN = 64  # bytes: a cache line, and the widest vector register
@@ -90,7 +89,7 @@ class Arena:
         # blocks given back, and those whose memory was dropped: noted at any moment, in a finalizer too, and sorted in later
         self._returned: deque[Any] = deque()
         self._allocations = self._reuses = self._in_use = self._kept = self._peak = 0
-        self._lock = free_in_child(threading.RLock())
+        self._lock = Lock()
 
     def take(self, nbytes: int) -> Array:
         """Return a block of ``nbytes`` bytes, aligned to 64, with undefined contents."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from enum import Enum
 from sys import getrefcount
@@ -13,7 +12,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError, ShapeError, expect
-from ..store import free_in_child
+from ..store import Lock
 from .arena import ALIGN, ALONE, ARENA, Array
 from .pool import number_dtype, whole_bytes, whole_shape
 
@@ -183,7 +182,7 @@ class WorkspacePool:
         first = -(-whole_bytes(capacity, "capacity") // ALIGN) * ALIGN
         if self.limit is not None and first > self.limit:
             raise InputError(f"capacity ({first}) is beyond the limit ({self.limit})", code="E957")
-        self._lock = free_in_child(threading.RLock())
+        self._lock = Lock()
         self._arenas: list[_Stretch] = []
         self._added = 0  # arenas so far; each keeps its number
         if first:

@@ -27,7 +27,7 @@ from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
 from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
-from ..store import reset_in_child
+from ..store import Lock, reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
 from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, rounded
 from .batch_threads import KEPT, BatchThreads
@@ -82,7 +82,7 @@ class DynamicBatcher:
     def reset_lock(self) -> None:
         """Begin without requests and threads, as a forked process does; requests that another process answers are cancelled here."""
         old: BatchQueue | None = getattr(self, "_queue", None)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._changed = threading.Condition(self._lock)
         self._queue = queue = BatchQueue(self.config)
         ended = partial(self._ended, queue)
@@ -94,7 +94,7 @@ class DynamicBatcher:
             for request in [*old, *(r for batch in old.running for r in batch.requests)]:
                 if request.loop is None and isinstance(request.tell, partial):
                     # of a future, which a thread of the parent may hold
-                    request.tell.args[0]._condition = threading.Condition()
+                    request.tell.args[0]._condition = threading.Condition(Lock())
                     request.tell(error)
 
     # requests
@@ -266,7 +266,7 @@ class DynamicBatcher:
         """Told when a thread is done. One that was stopped, because the process ends, or could not begin takes all that wait with it."""
         if queue is not self._queue or not (handle.cancelled() or handle.failed()):
             return  # a queue of the process that this one was forked from
-        with self._changed:
+        with self._lock:
             self._threads.count -= not handle.begun_at
             if handle.cancelled():
                 self._closed, queue.draining = self._closed or str(handle.reason), True
@@ -322,7 +322,7 @@ class DynamicBatcher:
             outcomes = [ExecutionError(f"the batch was ended by {error!r}", code="E455") for _ in requests]
         now = self._clock()
         self._graph.note_time(kind, len(requests), now - begun)
-        with self._changed:
+        with self._lock:
             told = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
             self._queue.finish(batch, now)
             failed = sum([isinstance(outcome, BaseException) for _, outcome in told])
@@ -362,7 +362,7 @@ class DynamicBatcher:
 
     def close(self, drain: bool = True) -> None:
         """Take no more requests and return when there are none; those that wait are answered first, or cancelled with ``drain=False``."""
-        with self._changed:
+        with self._lock:
             self._closed = self._closed or "it was closed"
             self._queue.draining = True
             waiting = [] if drain else self._queue.cancel_waiting()
@@ -371,7 +371,7 @@ class DynamicBatcher:
         error = "the batcher was closed before the request ran"
         deliver([(r, CancelledError(error, code="E456")) for r in waiting])
         while True:  # with a hand in the work: an event loop that closes it cannot have its turn
-            with self._changed:
+            with self._lock:
                 batch, late, wake_at = self._take(now := self._clock())
                 if batch is None and not late:
                     if not self._queue.waiting and not self._queue.running:

@@ -18,6 +18,7 @@ from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.executor_pool import CALLERS_FAULT
 from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
+from ..store import Lock
 from .cascade import CascadeReport, run_cascade
 from .ensembles import COMPOSE, FITTED, EnsembleStrategy, Members, member_values, stacked_features
 from .models import CoordinatorStats, Model, Models, Source
@@ -116,7 +117,8 @@ class MultiModelCoordinator:
         self._shadows: dict[str, _Trial] = {}
         self._turns = count()
         self._lane = CallQueue(1, SHADOWS)
-        self._settled = threading.Condition()
+        self._lock = Lock()
+        self._settled = threading.Condition(self._lock)
         self._beside = 0  # shadows that run or wait
 
     # models
@@ -310,7 +312,7 @@ class MultiModelCoordinator:
 
     def shadow_report(self, name: str) -> ShadowReport:
         """Return how the shadow of a model compares with it so far, once those that are under way are done."""
-        with self._settled:
+        with self._lock:
             self._settled.wait_for(lambda: not self._beside)
             trial = self._shadows.get(name)
             if trial is None:
@@ -325,7 +327,7 @@ class MultiModelCoordinator:
             del trials[name]
 
     def _run_beside(self, model: Model, trial: _Trial, inputs: Inputs, outputs: Outputs) -> None:
-        with self._settled:
+        with self._lock:
             if self._beside >= SHADOWS:
                 trial.left_out += 1
                 return
@@ -335,7 +337,7 @@ class MultiModelCoordinator:
         AsyncHandle(self._lane, work, on_end=self._beside_ended).begin()
 
     def _beside_ended(self, handle: AsyncHandle[None]) -> None:
-        with self._settled:
+        with self._lock:
             self._beside -= 1
             self._settled.notify_all()
 

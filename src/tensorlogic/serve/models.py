@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..ir.graph import EinsumGraph
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
-from ..store import Store, reset_in_child
+from ..store import Lock, Store, reset_in_child
 from ..tables import table
 
 Source = EinsumGraph | CompiledGraph | str | Path | Callable[[], Any]
@@ -139,7 +138,7 @@ class Models:
 
     def reset_lock(self) -> None:
         """Make a new lock: a thread that is not in this process may hold the old one."""
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def add(self, model: Model) -> None:
         """Register a model; the version that comes last is the one that is meant where none is named."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from ..plan.memory import check_memory
 from ..programs.program import load as load_program
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
-from ..store import free_in_child
+from ..store import Lock
 from .batch_queue import Priority
 from .batcher import DynamicBatcher
 from .limits import Limits
@@ -267,7 +266,7 @@ class Repository:
         self.ready: dict[str, dict[str, ServedModel]] = {}
         self.templates: dict[Any, Any] = {}  # how requests are answered that repeat, by their heads
         self.states: dict[tuple[str, str], ModelState] = {}
-        self._lock = free_in_child(threading.Lock())  # one change at a time
+        self._lock = Lock()  # one change at a time
         if not self.folder.is_dir():
             hint = "make models/NAME/1/model.json with graph.save(...)"
             raise FormatError(f"there is no folder {str(folder)!r}", hint, code="E489")

@@ -7,13 +7,12 @@ import os
 import random
 import signal
 from collections.abc import Callable, Container
-from threading import Lock
 from time import sleep as real_sleep
 from typing import Any
 
 from ..errors import InputError, expect_whole
 from ..runtime.context import seconds
-from ..store import free_in_child
+from ..store import Lock
 
 AnyCall = Callable[[Any, tuple[Any, ...]], Any]  # of a step of a plan, or of an operation on files
 
@@ -31,7 +30,7 @@ class Failpoint:
         self.count = 0  # calls that it concerned
         self.strikes = 0  # of these, where it struck
         self._concerns, self._due, self._strike = concerns, strikes, strike
-        self._lock = free_in_child(Lock())
+        self._lock = Lock()
 
     def __call__(self, call: AnyCall) -> AnyCall:
         """Return a call that goes on to another unless this one is to fail."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
+from ...store import Lock
+
 F = TypeVar("F", bound=Callable[..., Any])
 # what may be reordered: sums of floats; never what NaN and infinity are
 FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
-COMPILING = threading.RLock()  # held by whoever compiles
+COMPILING = Lock()  # held by whoever compiles
 
 
 class NativeWarning(UserWarning):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextvars import copy_context
@@ -12,7 +11,7 @@ from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
 from ...errors import CancelledError, TensorLogicError
-from ...store import free_in_child
+from ...store import Lock
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
 from .workers import queues, workers
@@ -264,7 +263,7 @@ class CallQueue:
         self.running: set[AsyncHandle[Any]] = set()
         self.rooms: deque[Signal] = deque()  # of those who wait for room in line
         self.coming = 0  # who were given room and are not in line yet
-        self.lock = free_in_child(threading.Lock())
+        self.lock = Lock()
         queues.add(self)
 
     def forget(self) -> None:

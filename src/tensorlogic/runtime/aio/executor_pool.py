@@ -6,14 +6,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ...errors import CancelledError, GraphError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.graph import EinsumGraph
-from ...store import free_in_child
+from ...store import Lock
 from ...tables import table
 from ..context import seconds
 from ..values import Inputs, check_call
@@ -130,7 +129,7 @@ class AsyncExecutorPool:
         self._executions = self._failures = self._cancelled = self._begun = 0
         self._queue_time = 0.0
         self._latencies: deque[float] = deque(maxlen=KEPT)
-        self._lock = free_in_child(Lock())
+        self._lock = Lock()
 
     async def execute(self, graph: EinsumGraph, inputs: Inputs | None = None, **options: Any) -> Outputs:
         """Run a graph on one of the executors and return its outputs; waits while too many calls stand in line."""

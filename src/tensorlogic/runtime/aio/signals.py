@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...store import free_in_child
+from ...store import Lock
 
-_lock = free_in_child(Lock())  # of all signals, which are set and awaited for moments only
+_lock = Lock()  # of all signals, which are set and awaited for moments only
 
 
 class Signal:

@@ -7,7 +7,6 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from ...errors import CancelledError, InputError, TensorLogicError
 from ...events import span
-from ...store import free_in_child
+from ...store import Lock
 from ..streams.blocks import empty_source
 from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
 from ..streams.reader import Chunk
@@ -207,7 +206,7 @@ class _InOrder:
         self.processor = processor
         self._ready: dict[int, Computed] = {}
         self._following = 0
-        self._lock = free_in_child(Lock())
+        self._lock = Lock()
 
     def push(self, chunk: Any, metadata: ChunkMetadata) -> StreamResult:
         """Compute a chunk, and add it together with those that wait for it: when all up to a chunk were pushed, all are added."""

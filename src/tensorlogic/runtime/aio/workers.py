@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ...errors import TensorLogicError
-from ...store import reset_in_child
+from ...store import Lock, reset_in_child
 
 if TYPE_CHECKING:
     from .call_queue import AsyncHandle, CallQueue
@@ -37,7 +37,7 @@ class Workers:
     def reset_lock(self) -> None:
         """Begin without threads, as a forked process does."""
         busy = getattr(self, "_busy", 0)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         if busy:
             self._count(-busy)
         self._jobs: SimpleQueue[AsyncHandle[Any]] = SimpleQueue()

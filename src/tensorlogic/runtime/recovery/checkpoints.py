@@ -13,7 +13,6 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import RLock
 from typing import Any, NamedTuple, Self, TypeVar
 from warnings import warn
 
@@ -25,7 +24,7 @@ from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS
 from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
-from ...store import free_in_child
+from ...store import Lock
 from .folder_lock import FolderLock
 
 FORMAT, VERSION = "tensorlogic-checkpoint", 1
@@ -108,7 +107,7 @@ class CheckpointManager:
             )
         self.folder, self.keep = Path(folder), keep
         self._call = wrapped_files(wrap)
-        self._lock, self._saving = FolderLock(self.folder), free_in_child(RLock())
+        self._lock, self._saving = FolderLock(self.folder), Lock()
 
     def __enter__(self) -> Self:
         self.lock()
