@@ -30,6 +30,12 @@ def test_every_code_that_is_used_is_explained():
     assert not missing, f"used, but without a row in faults.FAULTS: {missing}"
 
 
+def test_every_code_in_the_guides_is_explained():
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("**/*.md")]:
+        named = set(re.findall(r"\bE\d{3}\b", page.read_text(encoding="utf-8")))
+        assert named <= FAULTS.keys(), page
+
+
 def test_every_row_is_used():
     unused = sorted(set(FAULTS) - set(used_codes()))
     assert not unused, f"in faults.FAULTS, but used nowhere: {unused}"

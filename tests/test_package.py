@@ -56,6 +56,22 @@ def test_every_part_has_a_layer():
     assert parts - {"__init__", "__main__"} <= RANK.keys()
 
 
+def test_the_public_names_are_those_of_the_stub():
+    import lazy_loader
+
+    _, _, names = lazy_loader.attach_stub("tensorlogic", tl.__file__)
+    assert sorted(tl.__all__) == sorted([*names, "__version__"])
+    assert (
+        "ast"
+        not in subprocess.run(
+            [sys.executable, "-c", "import sys, tensorlogic; print(*sys.modules)"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+    )
+
+
 def test_importing_and_running_load_no_heavy_engine():
     code = (
         "import sys, tensorlogic as tl\n"
@@ -64,7 +80,9 @@ def test_importing_and_running_load_no_heavy_engine():
         "b = tl.GraphBuilder(); g = b.build(y=b.relu(b.input('x', (2, 2)) @ b.input('w', (2, 2))))\n"
         "tl.Executor().execute(g, {'x': [[1., 2.], [3., 4.]], 'w': [[1., 0.], [0., 1.]]})\n"
         "heavy = {m.split('.')[0] for m in sys.modules} & {'numba', 'scipy', 'jax', 'torch', 'onnxruntime', 'opt_einsum'}\n"
-        "assert not heavy, heavy"
+        "assert not heavy, heavy\n"
+        "unasked = {'plan.candidates', 'plan.groups', 'backends.control'} & {m.removeprefix('tensorlogic.') for m in sys.modules}\n"
+        "assert not unasked, unasked"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 

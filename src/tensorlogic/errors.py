@@ -258,7 +258,8 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
     """
     if not isinstance(value, kind):
         text = repr(value)
-        shown = type(value).__name__ if isinstance(value, type) or len(text) > 60 or "\n" in text else text
+        shown = type(value).__name__ if len(text) > 60 or "\n" in text else text
+        shown = f"the class {value.__name__}" if isinstance(value, type) else shown
         raise InputError(f"{what}, got {shown}", *hints, code="E301")
 
 

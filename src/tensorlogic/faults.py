@@ -583,7 +583,7 @@ FAULTS: dict[str, Fault] = {
     "E380": Fault("PyTorch is not installed", "Ranks that are processes meet through torch.distributed, which comes with PyTorch.", "Install it: pip install 'tensorlogic-infer[distributed]'."),
     "E381": Fault("a process that is not a rank", "A script asks for other ranks, but was started by itself.", "Start it with tensorlogic launch -n 4 script.py, or with torchrun."),
     "E382": Fault("the process of a rank ended", "A worker was killed or crashed while the driver waited for it.", "Run again: workers are started anew. Look at memory if it was killed by signal 9."),
-    "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message: every rank must be given the same."),
+    "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message, or the inputs that it names: every rank must be given the same. Where each gives its own share, write own_shares=True."),
     "E390": Fault("an unknown schedule", "The stages of a pipeline take turns by gpipe or by 1f1b.", 'Write schedule="1f1b".'),
     "E391": Fault("a cluster that cannot be", "The figures of a cluster are numbers above 0, and those of the network are given with devices_per_machine.", "Write Cluster(flops=60e12, memory_bandwidth=2e12, bandwidth=25e9, latency=1e-5)."),
     "E392": Fault("no mesh that can run a graph", "Auto tried every mesh of the devices, and each was refused.", "Read why each was refused, and use another number of devices."),

@@ -101,6 +101,7 @@ def test_quick_calls_run_on_the_loop_where_they_are_awaited_at_once_and_alone(mo
         monkeypatch.setattr(calls, "note_time", lambda executor, graph, handle: told(handle))
         handle = executor.execute_async(graph, {"x": X})
         np.testing.assert_array_equal((await handle)["y"], expected(X))
+        await handle.stopped()  # else the next call may not be alone yet
 
     async def main() -> None:
         for _ in range(short_calls.RUNS):

@@ -315,6 +315,53 @@ def test_groups_and_items_are_spans() -> None:
     assert [name for name in peaks.spans if name.startswith(("batch", "item"))] == ["batch of 3", "item 3"]
 
 
+@pytest.mark.parametrize("make", [np.asfortranarray, lambda x: np.repeat(x, 2, 1)[:, ::2]], ids=["columns", "strides"])
+def test_items_in_other_layouts_run_together(make: Any) -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", (2, 3)) * 2)
+    peaks = Peaks()
+    executor = tl.Executor(context=tl.ExecutionContext([peaks]))
+    items = [{"x": make(np.arange(6.0).reshape(2, 3) + n)} for n in range(3)]
+    same(tl.Executor(), graph, items, executor.execute_batch(graph, items))
+    assert [name for name in peaks.spans if name.startswith(("batch", "item"))] == ["batch of 3"]
+
+
+def changed(items: list[Any], n: int, **more: Any) -> list[Any]:
+    return [*items[:n], {**items[n], **more}, *items[n + 1 :]]
+
+
+OTHER = W + 1
+NEXT = {
+    "alike": shared(5),
+    "of another number": shared(7),
+    "of other weights": [{**item, "w": OTHER} for item in shared(5)],
+    "of another size": [{"x": item["x"][:2].copy(), "w": W[:2]} for item in shared(5)],
+    "of another dtype": [{"x": item["x"].astype("f8"), "w": W} for item in shared(5)],
+    "weights that differ in the middle": changed(shared(5), 2, w=OTHER),
+    "weights of another size in the middle": changed(shared(5), 2, w=W[:2]),
+    "weights that differ in all": [{**item, "w": W + n} for n, item in enumerate(shared(5))],
+    "the other input is shared": [{"x": np.ones(3, "f4"), "w": W + n} for n in range(5)],
+    "all is shared": [shared(1)[0]] * 5,
+    "a row too long": changed(shared(5), 2, x=np.ones(4, "f4")),
+    "a list": changed(shared(5), 4, x=[1.0, 2.0, 3.0]),
+    "a name too many": changed(shared(5), 2, v=W),
+    "a name is missing": [*shared(5), {"w": W}],
+    "no mapping": [*shared(3), 7],
+    "one": shared(1),
+}
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_a_batch_after_another_is_read_for_what_it_is(name: str) -> None:
+    executor, graph, items = tl.Executor(), layer(), NEXT[name]
+    before = executor.execute_batch(graph, shared(5))
+    result = executor.execute_batch(graph, items)
+    same(tl.Executor(), graph, items, result)
+    assert result.how == tl.Executor().execute_batch(graph, items).how
+    same(tl.Executor(), graph, shared(5), before)
+    same(tl.Executor(), graph, shared(5), executor.execute_batch(graph, shared(5)))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5, 64])
 def test_threads_share_a_batch(threads: int) -> None:
     executor, items = tl.Executor(), [*shared(11), {"x": np.ones(2, "f4"), "w": W[:2]}, {"x": 1}]

@@ -77,6 +77,27 @@ def test_a_plan_that_fails_while_it_is_measured_is_not_chosen() -> None:
     assert tuning.choose(programs, [x], "x") is programs[0]
 
 
+@pytest.mark.parametrize("busy", [(0.0, 0.05), (0.05, 0.1), (0.1, 0.2), (0.15, 0.3)])
+@pytest.mark.parametrize("fastest", [0, 1])
+def test_a_busy_moment_of_the_machine_does_not_change_the_choice(busy: tuple[float, float], fastest: int) -> None:
+    executor, now = tl.Executor(threads=2), [0.0]
+    graph, x = wide(2), np.random.default_rng(0).normal(size=(N, N))
+    programs = [bind(plan, executor.backend) for plan in plans(graph)]
+    results = call(programs[0], [x])
+
+    def takes(seconds: float) -> Any:
+        def function(*args: Any) -> Any:
+            now[0] += 10 * seconds if busy[0] <= now[0] < busy[1] else seconds
+            return tuple(results)
+
+        return function
+
+    for n, program in enumerate(programs):
+        program.function = takes(0.001 if n == fastest else 0.002)
+    assert tuning.choose(programs, [x], "x", lambda: now[0]) is programs[fastest]
+    assert now[0] < 2 * tuning.SETTLE + 0.1  # all of it is bounded
+
+
 def test_a_chain_has_nothing_to_run_at_once() -> None:
     b = tl.GraphBuilder()
     graph = b.build(y=b.exp(b.sin(b.input("x", (N, N), "float64"))))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -90,6 +92,46 @@ def test_the_context_that_an_executor_made_itself_can_be_cancelled():
     executor.context.cancel()
     with pytest.raises(tl.CancelledError):
         executor.execute(chain(), {"x": X})
+
+
+class Records(tl.Hook):
+    """Keeps what it is told of runs."""
+
+    def __init__(self) -> None:
+        self.runs: list[Any] = []
+
+    def on_run(self, record: Any) -> None:
+        self.runs.append(record)
+
+
+def test_hooks_are_told_of_every_step_that_ran_before_a_run_was_stopped():
+    hook, log = Records(), []
+    context = tl.ExecutionContext([hook])
+    executor = tl.Executor(wrap=[cancelling(context, 3, log)], context=context)
+    with pytest.raises(tl.CancelledError, match="before step 4 of 6"):
+        executor.execute(chain(), {"x": X})
+    assert [len(record) for record in hook.runs] == [3]
+
+
+@pytest.mark.parametrize("around", [(), (tl.ExecutionContext(),)], ids=["one context", "two contexts"])
+def test_one_context_costs_no_call_for_each_step_and_several_cost_one(around: tuple[tl.ExecutionContext, ...]):
+    calls = {}
+    for n in (2, 12):
+        hook, names = Records(), []
+        executor, graph = tl.Executor(context=tl.ExecutionContext([hook])), chain(n)
+        with ExitStack() as stack:
+            for context in around:
+                stack.enter_context(context)
+            executor.execute(graph, {"x": X})
+            sys.setprofile(lambda frame, event, _, n=names: n.append(frame.f_code.co_name) if event == "call" else None)
+            try:
+                executor.execute(graph, {"x": X})
+            finally:
+                sys.setprofile(None)
+        assert [len(record) for record in hook.runs] == [n, n]
+        calls[n] = len(names)
+    # where several contexts hold, one question asks them all; one alone is looked at without a call
+    assert calls[12] - calls[2] == (10 if around else 0)
 
 
 def test_a_deadline_is_looked_at_before_each_step():

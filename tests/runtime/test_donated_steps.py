@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.backends.native.rows import row_source
 
 NAMES = ("w", "m", "v")
 
@@ -34,6 +35,17 @@ def test_results_stand_where_the_operands_stood(size, policy):
     for n in NAMES:
         np.testing.assert_array_equal(outputs[n], expected[n])
     assert np.array_equal(given["g"], values(size)["g"])
+
+
+def test_a_kernel_is_given_what_it_writes_over_once():
+    """Then no two of its arrays overlap, and it needs no rows of its own to be vectorised."""
+    types = {n: tl.TensorType.of(v) for n, v in values(400_000).items()}
+    step = tl.Executor(policy="fast").programs.options(adam(), types, None, None, NAMES)[0].steps[-1]
+    assert sorted(step.over) == [(0, 0), (2, 1), (4, 2)]  # m, v and w
+    source = row_source(step)
+    assert source is not None
+    assert "np.empty" not in source.text
+    assert "o0" not in source.text
 
 
 def test_every_plan_that_competes_writes_over_what_is_donated():

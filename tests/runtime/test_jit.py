@@ -280,3 +280,20 @@ def test_eight_threads_for_a_minute(request: pytest.FixtureRequest) -> None:
     if "full" not in request.config.option.markexpr:
         pytest.skip("the minute runs with -m full (make conformance)")
     stress(60.0)
+
+
+def test_a_first_run_that_loads_machine_code_does_not_decide():
+    choice = tuning.AdaptiveOptimizer(["native", "loop"])
+    first = {"native": 3.0, "loop": 0.004}
+    while choice.winner is None:
+        name = choice.next()
+        choice.record(name, first.pop(name, {"native": 0.0001, "loop": 0.003}[name]))
+    assert choice.winner == "native"
+
+
+def test_a_plan_that_takes_very_long_is_run_once():
+    choice = tuning.AdaptiveOptimizer(["slow", "quick"])
+    while choice.winner is None:
+        name = choice.next()
+        choice.record(name, {"slow": 60.0, "quick": 3.0}[name])
+    assert choice.winner == "quick" and {n: len(times) for n, times in choice.times.items()} == {"slow": 1, "quick": 2}

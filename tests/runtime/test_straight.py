@@ -49,11 +49,11 @@ def test_the_source_reads_like_the_plan() -> None:
     ]
     text = steps_source(lines, [0, 1], [6, 5], [2], timed=True)
     assert text == (
-        "def steps(values, work, note, clock):\n"
-        "    s0, s1, = values; s2, = work; note(clock())\n"
-        "    s3 = k0(s0, s1, out=s2); note(clock())\n"
-        "    s4, s5, = k1(); s3 = None; note(clock())\n"
-        "    s6 = k2(s4); s4 = None; s5 = None; note(clock())\n"
+        "def steps(values, work, note, clock, context, stop):\n"
+        "    s0, s1, = values; s2, = work; note(clock()); context.reason is None or stop(0)\n"
+        "    s3 = k0(s0, s1, out=s2); note(clock()); context.reason is None or stop(1)\n"
+        "    s4, s5, = k1(); s3 = None; note(clock()); context.reason is None or stop(2)\n"
+        "    s6 = k2(s4); s4 = None; s5 = None; note(clock()); context.reason is None or stop(3)\n"
         "    return s6, s5"
     )
     compile(text, "<plan>", "exec")

@@ -24,7 +24,7 @@ import tensorlogic as tl
 from tensorlogic import AllocationStrategy, MemoryPool, SharedWorkspacePool, WorkspacePool
 from tensorlogic.runtime.arena import ALIGN, ARENA, Arena, PoolStats
 from tensorlogic.runtime.workspace import Workspace, WorkspaceStats
-from tensorlogic.store import free_in_child
+from tensorlogic.store import Lock
 
 STRATEGIES = list(AllocationStrategy)
 MB = 1 << 20
@@ -698,7 +698,7 @@ def test_a_fork_does_not_wait_for_a_thread_of_its_parent():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_lock_that_a_thread_holds_is_free_in_a_forked_process():
-    lock, owned = free_in_child(threading.Lock()), free_in_child(threading.RLock())
+    lock, owned = Lock(), Lock()
     held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -722,14 +722,11 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_forked_process():
 
 
 def test_no_lock_of_the_package_stays_held_in_a_forked_process():
-    """Each lock is freed after a fork, made anew by a ``reset_lock`` or ``_in_child``, or held during it."""
-    kept = {"backends/threads.py", "backends/native/support.py", "store.py"}
-    kept.add("serve/outcomes.py")  # no mutex: the thread that waits with it is not in the child
+    """All are of the class that is free after a fork, but two that are no mutexes: those who wait with them are not in the child."""
+    others = {"backends/threads.py", "serve/outcomes.py"}
     source = Path(tl.__file__).parent
     for path in source.rglob("*.py"):
-        inside = ""
         for line in path.read_text(encoding="utf-8").splitlines():
-            inside = found[1] if (found := re.match(r" *def (\w+)", line)) else inside
-            made = re.search(r"(?<!free_in_child\()(?<!free_in_child\(threading\.)\bR?Lock\(\)", line)
-            if made and inside != "reset_lock" and path.relative_to(source).as_posix() not in kept:
+            made = re.search(r"threading\.(R?Lock|Condition)\(\)|from threading import .*Lock", line)
+            if made and path.relative_to(source).as_posix() not in others:
                 raise AssertionError(f"{path}: {line.strip()}")

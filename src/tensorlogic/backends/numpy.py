@@ -21,7 +21,6 @@ from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16, o
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contraction
-from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts
 from .numpy_inplace import bind_into, sigmoid
@@ -103,6 +102,8 @@ class NumpyBackend:
         if step.parts:
             return self._fused(step)
         if isinstance(op, Fixpoint | Scan | Cond):
+            from .control import bind_control  # loaded by graphs with loops
+
             kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
             # Python scalars go in as they are: they must not widen the result
@@ -151,7 +152,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.name != "bfloat16" and (array.dtype.kind not in "biuf" or array.dtype.itemsize > 8):
-        hint = "give numbers or truth values, such as np.asarray(x, dtype='float32')"
+        hint = f"give numbers or truth values, such as np.asarray(x, dtype={dtype or 'float32'!r})"
         raise DTypeError(f"an array of {array.dtype} cannot be used", hint, code="E412")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

@@ -27,6 +27,7 @@ from .threads import in_parts, in_rows
 
 Array = Any
 BLOCK = 1 << 16  # elements
+FEW_CHOICES = 256  # elements up to which NumPy's own choice takes less time than three calls
 ZEROS = 1 << 14  # kept of each dtype, to compare with
 # so many rows of so few elements NumPy's einsum adds up several times as fast as its sum, in the same order
 MANY_ROWS, NARROW = 256, 128
@@ -148,18 +149,19 @@ def _sigmoid_block(x: Array, out: Array) -> None:
 def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:
     """Choose bit by bit, y ^ (x ^ y) * mask, as whole numbers: NumPy's own choice takes several times as long."""
     mask, dtype = np.asarray(pick), out.dtype
-    if type(x) is not np.ndarray or type(y) is not np.ndarray or mask.dtype != np.bool_ or not mask.ndim:
+    plain = type(x) is np.ndarray and type(y) is np.ndarray and mask.dtype == _BOOL and mask.ndim
+    if not plain or out.size <= FEW_CHOICES:
         np.copyto(out, y)
-        np.copyto(out, x, where=mask if mask.dtype == np.bool_ else mask.astype(bool))
+        np.copyto(out, x, where=mask if mask.dtype == _BOOL else mask.astype(bool))
         return out
     if x.dtype != dtype or y.dtype != dtype:
         x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
     kind = _BITS[dtype.itemsize]
     chosen, other, target = x.view(kind), y.view(kind), out.view(kind)
-    if not y.ndim and other == 0:
+    if not y.ndim and not other:
         np.multiply(chosen, mask, target)
         return out
-    if dtype == np.bool_:
+    if dtype == _BOOL:
         chosen, other, target = x, y, out
     if out.size > BLOCK and all(v.shape in (out.shape, ()) and v.flags.c_contiguous for v in (mask, x, y, out)):
         parts = [v.reshape(-1) for v in (mask, chosen, other, target)]
@@ -170,6 +172,7 @@ def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:
     return out
 
 
+_BOOL = np.dtype(bool)  # comparing dtypes with it is quicker than with the type
 _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 

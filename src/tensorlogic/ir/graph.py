@@ -338,7 +338,10 @@ OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t
 @lru_cache
 def body_fields(kind: type[Op]) -> tuple[str, ...]:
     """Return the names of the fields of an operation that hold graphs."""
-    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph) if issubclass(kind, Op) else ()
+    types = [str(t) for base in kind.__mro__ for t in getattr(base, "__annotations__", {}).values()]
+    if not issubclass(kind, Op) or not any("EinsumGraph" in t for t in types):  # resolving types takes a millisecond
+        return ()
+    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph)
 
 
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, islice
-from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
 from ..errors import SpecError
@@ -88,7 +87,8 @@ _LARGEST = 99_999  # there are not many more letters
 @lru_cache
 def _letters(enough: int) -> str:
     """Return at least so many letters: a to z, A to Z, then those of other alphabets."""
-    return ascii_lowercase + ascii_uppercase + "".join(islice((c for c in map(chr, count(192)) if c.isalpha()), enough))
+    ours = "abcdefghijklmnopqrstuvwxyz"
+    return ours + ours.upper() + "".join(islice((c for c in map(chr, count(192)) if c.isalpha()), enough))
 
 
 def write(inputs: Sequence[Sequence[object]], output: Sequence[object]) -> str:

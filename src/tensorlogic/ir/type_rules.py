@@ -174,6 +174,20 @@ _WIDE = {
 }
 
 
+def _broadcast(op: ops.Broadcast, args: Types, scope: Scope) -> Results:
+    shape = args[0].shape
+    if list(op.axes) != sorted(set(op.axes)) or any(not 0 <= a < len(op.shape) for a in op.axes):
+        raise ShapeError(f"broadcast axes {list(op.axes)} do not fit shape {list(op.shape)}", code="E021")
+    if shape is not None:
+        message = f"cannot broadcast {scope.operand(0)} of shape {shape} to {list(op.shape)} at axes {list(op.axes)}"
+        if len(shape) != len(op.axes):
+            raise ShapeError(message, code="E021")
+        for size, axis in zip(shape, op.axes, strict=True):
+            if size != 1:
+                scope.same(size, op.shape[axis], message)
+    return (TensorType(TensorShape(op.shape), args[0].dtype),)
+
+
 def _reduced_dtype(kind: str, dtype: str | None) -> str | None:
     if kind in ("sum", "prod"):
         return _WIDE.get(dtype or "", dtype)
@@ -215,24 +229,6 @@ def _cumulate(op: ops.Cumulate, args: Types, scope: Scope) -> Results:
     if args[0].shape is not None:
         normal_axis(op.axis, len(args[0].shape), f"cumulate {op.kind}")
     return (TensorType(args[0].shape, _reduced_dtype(op.kind, args[0].dtype)),)
-
-
-def _sort(op: ops.Sort, args: Types, scope: Scope) -> Results:
-    if args[0].shape is not None:
-        normal_axis(op.axis, len(args[0].shape), "sort")
-    return (TensorType(args[0].shape, "int64" if op.indices else args[0].dtype),)
-
-
-def _top_k(op: ops.TopK, args: Types, scope: Scope) -> Results:
-    dtype = "int64" if op.indices else args[0].dtype
-    if args[0].shape is None:
-        return (TensorType(None, dtype),)
-    axis = normal_axis(op.axis, len(args[0].shape), "top_k")
-    size = args[0].shape[axis]
-    if op.k < 0 or (isinstance(size, int) and op.k > size):
-        raise ShapeError(f"top_k asks for {op.k} of {size} elements along axis {axis}", code="E018")
-    shape = TensorShape([*args[0].shape[:axis], op.k, *args[0].shape[axis + 1 :]])
-    return (TensorType(shape, dtype),)
 
 
 def _transfer(op: ops.Transfer, args: Types, scope: Scope) -> Results:
@@ -325,10 +321,9 @@ RULES: dict[type[Op], Rule] = {
     ops.Einsum: _einsum,
     ops.ContractVJP: _contract_vjp,
     ops.Elementwise: _elementwise,
+    ops.Broadcast: _broadcast,
     ops.Reduce: _reduce,
     ops.Cumulate: _cumulate,
-    ops.Sort: _sort,
-    ops.TopK: _top_k,
     ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
     ops.Transfer: _transfer,
     Fixpoint: _fixpoint,

@@ -1,4 +1,4 @@
-"""Type rules of operations that move elements or hold numbers in few bits: views, padding, gathering, quantizing."""
+"""Type rules of operations that move elements or hold numbers in few bits: views, padding, gathering, sorting, quantizing."""
 
 from __future__ import annotations
 
@@ -74,20 +74,6 @@ def _transpose(op: ops.Transpose, args: Types, scope: Scope) -> Results:
         shown = "" if shape is None else f" of shape {shape}"
         raise ShapeError(f"transpose order {list(op.order)} does not fit {scope.operand(0)}{shown}", code="E020")
     return (TensorType(None if shape is None else TensorShape(shape[a] for a in op.order), args[0].dtype),)
-
-
-def _broadcast(op: ops.Broadcast, args: Types, scope: Scope) -> Results:
-    shape = args[0].shape
-    if list(op.axes) != sorted(set(op.axes)) or any(not 0 <= a < len(op.shape) for a in op.axes):
-        raise ShapeError(f"broadcast axes {list(op.axes)} do not fit shape {list(op.shape)}", code="E021")
-    if shape is not None:
-        message = f"cannot broadcast {scope.operand(0)} of shape {shape} to {list(op.shape)} at axes {list(op.axes)}"
-        if len(shape) != len(op.axes):
-            raise ShapeError(message, code="E021")
-        for size, axis in zip(shape, op.axes, strict=True):
-            if size != 1:
-                scope.same(size, op.shape[axis], message)
-    return (TensorType(TensorShape(op.shape), args[0].dtype),)
 
 
 def _window(op: ops.Window, args: Types, scope: Scope) -> Results:
@@ -204,6 +190,24 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
             raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")
 
 
+def _sort(op: ops.Sort, args: Types, scope: Scope) -> Results:
+    if args[0].shape is not None:
+        normal_axis(op.axis, len(args[0].shape), "sort")
+    return (TensorType(args[0].shape, "int64" if op.indices else args[0].dtype),)
+
+
+def _top_k(op: ops.TopK, args: Types, scope: Scope) -> Results:
+    dtype = "int64" if op.indices else args[0].dtype
+    if args[0].shape is None:
+        return (TensorType(None, dtype),)
+    axis = normal_axis(op.axis, len(args[0].shape), "top_k")
+    size = args[0].shape[axis]
+    if op.k < 0 or (isinstance(size, int) and op.k > size):
+        raise ShapeError(f"top_k asks for {op.k} of {size} elements along axis {axis}", code="E018")
+    shape = TensorShape([*args[0].shape[:axis], op.k, *args[0].shape[axis + 1 :]])
+    return (TensorType(shape, dtype),)
+
+
 def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:
     _channels(op, args, scope)
     if op.kind is not None:
@@ -244,13 +248,14 @@ RULES: dict[type[Op], Rule] = {
     ops.Slice: _slice,
     ops.Reshape: _reshape,
     ops.Transpose: _transpose,
-    ops.Broadcast: _broadcast,
     ops.Window: _window,
     ops.OverlapAdd: _overlap_add,
     ops.Pad: _pad,
     ops.Concat: _concat,
     ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
     ops.ScatterAdd: _scatter_add,
+    ops.Sort: _sort,
+    ops.TopK: _top_k,
     ops.Quantize: _quantize,
     ops.Dequantize: _dequantize,
     ops.Unpack: _unpack,

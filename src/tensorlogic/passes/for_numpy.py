@@ -8,7 +8,6 @@ float32: every operation rounds its result once.
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 from ..ir import ops, spec
@@ -84,6 +83,8 @@ COMPUTING = (ops.Elementwise, *SUMS, ops.Quantize, ops.Sort)
 @cache
 def has_bfloat16() -> bool:
     """Tell whether NumPy can hold bfloat16 here: the package ml_dtypes, which comes with JAX, teaches it."""
+    from importlib.util import find_spec
+
     return find_spec("ml_dtypes") is not None
 
 

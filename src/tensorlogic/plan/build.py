@@ -57,7 +57,7 @@ class Step(NamedTuple):
     threads: int = 0  # that may share it, BLAS keeping to one; 0: NumPy and BLAS as they are, a kernel of ours on one
     parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
     cut: Cut | None = None  # of a step that runs ranges of an index
-    over: tuple[int, ...] = ()  # operands, by place, whose memory its results may stand in
+    over: tuple[tuple[int, int], ...] = ()  # (operand, result), by place: the result is written over the operand
 
     @property
     def kernel(self) -> str:

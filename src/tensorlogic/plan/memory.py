@@ -374,11 +374,13 @@ def written_over(
     outputs: Sequence[tuple[str, int, TensorType]],
     donors: Sequence[tuple[int, int]],
 ) -> list[Step]:
-    """Mark the operands of steps whose memory the step's own results may be written into: inputs that were donated."""
+    """Mark the operands of steps that the step's own results are written over: inputs that were donated."""
     writer = {slot: n for n, step in enumerate(steps) for slot in step.writes}
     found = list(steps)
     for k, number in donors:
         n, slot = writer[outputs[k][1]], inputs[number][1]
-        if slot in found[n].reads:
-            found[n] = found[n]._replace(over=(*found[n].over, found[n].reads.index(slot)))
+        step = found[n]
+        if slot in step.reads:
+            pair = step.reads.index(slot), step.writes.index(outputs[k][1])
+            found[n] = step._replace(over=(*step.over, pair))
     return found

@@ -156,9 +156,12 @@ def _bytes(
 
 def room(executor: Executor) -> int | None:
     """Return the least of the limits of memory that hold for runs now; None without any."""
-    limits = [executor.programs.memory_limit, *[c.memory_limit for c in (executor.context, *active_contexts())]]
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else None
+    limits = (
+        executor.programs.memory_limit,
+        executor.context.memory_limit,
+        *[c.memory_limit for c in active_contexts()],
+    )
+    return min([limit for limit in limits if limit is not None], default=None)
 
 
 def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int = 1) -> int:
@@ -267,7 +270,7 @@ def stack(arrays: Sequence[Any]) -> Any:
     first = arrays[0]
     try:
         joined = np.frombuffer(bytearray().join(arrays), first.dtype)
-    except (ValueError, BufferError):  # some are not laid out in C order, or all are empty
+    except (ValueError, TypeError, BufferError):  # some are not laid out in C order, or all are empty
         return np.stack(arrays)
     return joined.reshape(len(arrays), *first.shape)
 

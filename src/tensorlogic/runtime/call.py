@@ -5,9 +5,9 @@ Batch, stream, retry, budgets, bodies and the rest drive this call or wrap the c
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from ..backends.base import Kernel
 from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
-from .frame import Between, Frame, failed, placed, stop_check
+from .frame import Between, Frame, failed, placed, stop_reason, stop_run
 from .program import Function, Program, failed_at
 from .values import as_planned, write_outputs
 
@@ -60,8 +60,8 @@ def run(
     if function is None or between is not None:
         frame = Frame(program, values, workspace, arrays)
         results = _in(context, program, frame.finish if between is None else partial(frame.finish, between))
-    elif active := running.contexts:
-        results = _in(context, program, partial(_checked, program, values, arrays, active))
+    elif (active := running.contexts) and (timed := program.timed) is not None:
+        results = _timed(program, timed, context, values, arrays, active)
     else:
         try:
             if context is not None:
@@ -75,23 +75,24 @@ def run(
     return results
 
 
-def _checked(program: Program, values: Sequence[Any], arrays: Sequence[Any], active: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a program and look at the contexts before each step, where the time would be noted."""
-    return _timed(program, values, arrays, bool, stop_check(active, program.entries))
-
-
 def _timed(
     program: Program,
+    timed: Function,
+    context: Any,
     values: Sequence[Any],
     arrays: Sequence[Any],
-    note: Callable[[Any], object],
-    clock: Callable[[], Any],
+    active: Sequence[Any],
+    note: Callable[[Any], object] = bool,
+    clock: Callable[[], int] = int,
 ) -> tuple[Any, ...]:
-    """Run the function of a program that notes what a clock says before the first step and after each."""
-    timed = program.timed
-    assert timed is not None
+    """Run the function of a program that notes the time before the first step and after each, and stops where a context says so."""
+    stop = partial(stop_run, active, program.entries)
     try:
-        return timed(values, arrays, note, clock)
+        if context is not None:
+            results: tuple[Any, ...] = context.run(timed, values, arrays, note, clock, stop_reason(active), stop)
+            return results
+        with program.backend.guard():
+            return timed(values, arrays, note, clock, stop_reason(active), stop)
     except Exception as error:
         raise _blamed(program, timed, error) from _cause(error)
 
@@ -175,38 +176,28 @@ def watched(
 ) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
-    record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
+    record = RunRecord(program.plan, thread=get_ident(), body=body)
     around = running.hooks
     workspace = program.workspace()
-    arrays = program.targets(workspace, out, inputs)
+    arrays = program.targets(workspace, out, inputs) if program.fresh else workspace.arrays
+    timed = None if live or between is not None else program.timed
     try:
         running.hooks = hooks  # for the bodies that run inside
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
-        active, clock = running.contexts, perf_counter_ns
-        with program.backend.guard():
-            if live or between is not None or program.timed is None:
+        if timed is None:
+            with program.backend.guard():
                 results = _noted(Frame(program, inputs, workspace, arrays), record, live, between)
-            else:
-                if active:
-                    clock = _checking(stop_check(active, program.entries))
-                results = _timed(program, inputs, arrays, record.times.append, clock)
+        else:
+            context = None if program.inner else workspace.context  # hooks are told of bodies in the caller's context
+            note, clock = record.times.append, perf_counter_ns
+            results = _timed(program, timed, context, inputs, arrays, running.contexts, note, clock)
     finally:
         running.hooks = around
         for hook in hooks:
             hook.on_run(record)
     program.leave(workspace)
     return results
-
-
-def _checking(check: Callable[[], None]) -> Callable[[], int]:
-    """Return a clock that first looks whether the run has to stop."""
-
-    def clock() -> int:
-        check()
-        return perf_counter_ns()
-
-    return clock
 
 
 def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook], between: Between | None) -> tuple[Any, ...]:

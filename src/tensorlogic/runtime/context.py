@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
 from ..events import ExecutionPhase, Hook, RunRecord, entered_contexts, running, span
-from ..store import free_in_child
+from ..store import Lock
 
 if TYPE_CHECKING:
     from .program import Program
 
 T = TypeVar("T")
-_counting = free_in_child(Lock())  # of what runs use
+_counting = Lock()  # of what runs use
 
 
 class ExecutionContext:
@@ -105,7 +104,9 @@ class ExecutionContext:
             raise DeadlineError(f"the run was stopped{where}: its time was over {late:.3g} s ago", hint, code="E981")
 
     def admit(self, program: Program) -> None:
-        """Refuse what takes more memory or arithmetic than is left; count the arithmetic of what is run."""
+        """Refuse what comes too late, or takes more memory or arithmetic than is left; count the arithmetic of what is run."""
+        if self.reason is not None or self.deadline is not None:
+            self.check()
         if self.memory_limit is not None and program.peak_bytes > self.memory_limit:
             from ..plan.memory import check_memory
 

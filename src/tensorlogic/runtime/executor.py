@@ -148,14 +148,17 @@ class Executor:
         """
         context = self.context
         entered = context.entered or entered_contexts.get()
-        if entered and (contexts := contexts_to_join(context)) is not None:
+        programs, around = self.programs, running.contexts
+        contexts = contexts_to_join(context) if entered else None
+        if contexts is not None and (len(contexts) > 1 or contexts[0].labels or programs.policy == "adaptive"):
             execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
             return joined(contexts, context.hooks, execute)
-        programs = self.programs
         if programs.policy == "adaptive" and not donate and budget is None and sizes is None:
             return self.execute_jit(graph, inputs, out=out)
         try:
-            watched = entered or running.contexts or context.hooks or self.profiles.hooks or watchers()
+            if contexts is not None:
+                running.contexts = contexts  # as joined() does, without a call within a call
+            watched = entered or around or context.hooks or self.profiles.hooks or watchers()
             hooks = self.hooks() if watched else ()
             plain = sizes is None and budget is None and not donate
             ready = self._ready.get(id(graph)) if plain else None
@@ -173,6 +176,9 @@ class Executor:
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
+        finally:
+            if contexts is not None:
+                running.contexts = around
 
     def run(
         self,
@@ -198,7 +204,6 @@ class Executor:
     ) -> Outputs:
         context = self.context
         for each in running.contexts:
-            each.check()
             each.admit(program)
         targets = None if out is None else arrays_for(program.types, out)
         if hooks:
@@ -262,7 +267,8 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        if not running.contexts and not entered_contexts.get():
+        active = running.contexts
+        if not entered_contexts.get() and (not active or (len(active) == 1 and active[0] is self.context)):
             return (*self.context.hooks, *self.profiles.hooks, *watchers())
         around = [hook for context in active_contexts() for hook in context.hooks]
         return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..diagnostics import NodeExecutionDiagnostic
@@ -78,19 +79,22 @@ class Frame:
         slots, entries, n = self.slots, self.program.entries, self.at
         value: Any = None
         active = active_contexts()
-        check = stop_check(active, entries, self.at) if active else None
+        keeps = stop_reason(active) if active else None
         try:
             for n in range(self.at, stop):
-                if check is not None:
-                    check()
-                _, kernel, _, writes, frees, work, out, take = entries[n]
-                operands = take(slots)
+                if keeps is not None and keeps.reason is not None:
+                    stop_run(active, entries, n)
+                _, kernel, reads, writes, frees, work, out, take = entries[n]
                 if work == -1:
-                    value = kernel(*operands)
-                elif type(work) is int:
-                    value = kernel(*operands, out=slots[work])
+                    value = kernel(*take(slots))
+                elif type(work) is not int:
+                    value = kernel(*take(slots), out=[slots[w] for w in work])
+                elif len(reads) == 1:  # written out, because a keyword beside *operands takes a dictionary
+                    value = kernel(slots[reads[0]], out=slots[work])
+                elif len(reads) == 2:
+                    value = kernel(slots[reads[0]], slots[reads[1]], out=slots[work])
                 else:
-                    value = kernel(*operands, out=[slots[w] for w in work])
+                    value = kernel(*take(slots), out=slots[work])
                 if out >= 0:
                     slots[out] = value
                 else:
@@ -184,29 +188,47 @@ class Frame:
         return frame
 
 
-def stop_check(active: Sequence[Any], entries: Sequence[Entry], at: int = 0) -> Callable[[], None]:
-    """Return what is called before each step from ``at`` on: it stops the run where a context says so."""
-    timed = [context for context in active if context.deadline is not None]
+class FirstToStop:
+    """Several contexts, or one with a deadline, asked as one is: its ``reason`` is None until one of them stops the run."""
 
-    def check() -> None:
-        nonlocal at
-        for context in active:
+    __slots__ = ("active", "timed")
+
+    def __init__(self, active: Sequence[Any]) -> None:
+        self.active = active
+        self.timed = [(context.clock, context.deadline) for context in active if context.deadline is not None]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run has to stop."""
+        for context in self.active:
             if context.reason is not None:
-                stop(context)
-        for context in timed:
-            if context.clock() >= context.deadline:
-                stop(context)
-        at += 1
+                return str(context.reason)
+        for clock, deadline in self.timed:
+            if clock() >= deadline:
+                return "its time is over"
+        return None
 
-    def stop(context: Any) -> None:
-        if at < len(entries):  # a run that has done everything is over
-            step = entries[at].step
-            try:
-                context.check(f" before step {at + 1} of {len(entries)} ({describe(step.op)})")
-            except CancelledError as error:
-                raise error.at(step.location) from None
 
-    return check
+NEVER = SimpleNamespace(reason=None)  # of a run that keeps to no context
+
+
+def stop_reason(active: Sequence[Any]) -> Any:
+    """Return what is looked at before each step: a ``reason`` that is not None stops the run, which asks ``stop_run`` then."""
+    if len(active) == 1 and active[0].deadline is None:
+        return active[0]  # an attribute costs less than a call
+    return FirstToStop(active) if active else NEVER
+
+
+def stop_run(active: Sequence[Any], entries: Sequence[Entry], at: int) -> None:
+    """Raise the error that stops a run before a step, with its place; a run that has done everything is over."""
+    if at == len(entries):
+        return
+    step = entries[at].step
+    for context in active:
+        try:
+            context.check(f" before step {at + 1} of {len(entries)} ({describe(step.op)})")
+        except CancelledError as error:
+            raise error.at(step.location) from None
 
 
 def placed(error: TensorLogicError, step: Step) -> TensorLogicError:

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..store import EvictionPolicy, Store, StoreStats, free_in_child, reset_in_child
+from ..store import EvictionPolicy, Lock, Store, StoreStats, reset_in_child
 from .program import Program
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class HotPathDetector:
         self.threshold = threshold
         self._counts: Store[Hashable, int] = Store(remembered)
         self._hot: Store[Hashable, None] = Store(remembered, EvictionPolicy.FIFO)
-        self._lock = free_in_child(threading.Lock())
+        self._lock = Lock()
 
     def record(self, path: Hashable, *, at_once: bool = False, again: bool = False) -> bool:
         """Count one run and tell whether it is the one that made the path hot; ``at_once`` waits for no others.
@@ -140,7 +140,7 @@ class JitCompiler:
         """Forget the thread and its jobs: after a fork they are not there."""
         self._worker: ThreadPoolExecutor | None = None
         self._jobs: set[Future[None]] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run a job soon; what it raises is kept in ``failures``."""
@@ -202,7 +202,7 @@ class Jit:
     def reset_lock(self) -> None:
         """Wait for no compilation any more: after a fork there is none."""
         self._waiting: set[Hashable] = set()  # signatures that are being compiled, or cannot be
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def execute(self, graph: EinsumGraph, inputs: Inputs | None, out: Mapping[str, Any] | None) -> Outputs:
         """Run a graph: compiled where that is ready, else as it is while it is counted."""

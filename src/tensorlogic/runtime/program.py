@@ -373,7 +373,8 @@ def steps_source(
 ) -> str:
     """Return the text of the function ``steps(values, work)``; slots in ``work`` are the arrays to write into.
 
-    A timed one takes ``note`` and ``clock`` too, and notes the time before the first step and after each.
+    A timed one takes ``note`` and ``clock`` too, and notes the time before the first step and after each. Then it looks whether
+    ``context`` has a reason to stop the run, and calls ``stop`` with the number of the next step if so.
 
     >>> print(steps_source([], [0], [0], [1]))
     def steps(values, work):
@@ -382,8 +383,9 @@ def steps_source(
     """
     given = [(name, slots) for name, slots in (("values", inputs), ("work", work)) if slots]
     start = "; ".join(f"{', '.join(f's{s}' for s in slots)}, = {name}" for name, slots in given)
-    mark = "; note(clock())" if timed else ""
-    text = [f"def steps(values, work{', note, clock' if timed else ''}):", f"    {start or 'pass'}{mark}"]
+    mark = "; note(clock()); context.reason is None or stop({})".format if timed else lambda _: ""
+    options = ", note, clock, context, stop" if timed else ""
+    text = [f"def steps(values, work{options}):", f"    {start or 'pass'}{mark(0)}"]
     room = set(work)
     for n, entry in enumerate(entries):
         into = ""
@@ -393,7 +395,7 @@ def steps_source(
             into = f", out=s{entry.work}"
         results = ", ".join(f"s{s}" for s in entry.writes) + ("" if len(entry.writes) == 1 else ",")
         free = "".join(f"; s{s} = None" for s in entry.frees)
-        text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in entry.reads)}{into}){free}{mark}")
+        text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in entry.reads)}{into}){free}{mark(n + 1)}")
     text.append(f"    return {', '.join(f's{s}' for s in outputs) or '()'}{',' if len(outputs) == 1 else ''}")
     return "\n".join(text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -22,7 +21,7 @@ from ..passes.rewrite import Pass
 from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import POLICIES, QUICK, ExecutionPlan, build_plan, lay_out
 from ..plan.memory import available_memory, check_memory, lighter
-from ..store import Store, StoreStats, free_in_child
+from ..store import Lock, Store, StoreStats
 from .call import Wrapper, run
 from .context import ExecutionContext
 from .program import Program, bind
@@ -72,7 +71,7 @@ class Programs:
         self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(bound)
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
-        self._making = free_in_child(threading.RLock())
+        self._making = Lock()
         self.quick = itertools.count(
             1
         )  # calls that were just like the last one, and needed no look-up; next() is atomic
@@ -301,21 +300,24 @@ class Programs:
         )
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
-        """Bind plans; where no kernel can be made of a step, plans that do without it take their place."""
-        from ..plan.candidates import ONE_FUNCTION, group_key
+        """Bind plans; where no kernel can be made of a step, plans that do without it take their place.
 
+        Each has the kernels of all: those of plans that are not chosen took time too.
+        """
+        kernels = _Kernels()
         without: frozenset[object] = frozenset()
         while True:
             try:
-                return [self._bind(plan) for plan in options]
+                return [self._bind(plan, kernels) for plan in options]
             except KernelUnavailable as error:
+                from ..plan.candidates import ONE_FUNCTION, group_key
+
                 step = error.step
                 whole = step.op.kind == "whole"  # type: ignore[attr-defined]
                 without |= {ONE_FUNCTION if whole else group_key((part.node, part.op) for part in step.parts)}
                 options = again(without)
 
-    def _bind(self, plan: ExecutionPlan) -> Program:
-        kernels = _Kernels()
+    def _bind(self, plan: ExecutionPlan, kernels: _Kernels) -> Program:
         with span("bind", (*self.context.hooks, kernels)):
             program = bind(plan, self.backend, self.wrap)
         program.kernels = kernels.lines
@@ -330,7 +332,7 @@ class Programs:
         self._chosen = {**choices, **self._chosen}
 
     def explain(self) -> str:
-        """Say of each program that is ready how it runs, why, and which kernels were made for it."""
+        """Say of each program that is ready how it runs, why, and which kernels were made before it was chosen."""
         lines = []
         for program in self.store.values():
             plan = program.plan
@@ -418,7 +420,7 @@ def sized_by_inputs(graph: EinsumGraph) -> bool:
 
 
 class _Kernels(Hook):
-    """Notes the kernels that are compiled while a plan is bound."""
+    """Notes the kernels that are compiled while plans are bound."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -19,14 +19,16 @@ from .call import run
 from .program import Program
 
 TRIALS = 5  # timed runs of each plan
-SETTLE = 0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long and slow down others
-LONG = 2.0  # seconds after which one run is enough
+SETTLE = 0.1  # seconds that each plan runs for in all
+TURNS = 2  # into which these are divided: a busy moment then hits a part only; threads of BLAS spin for half a turn after another plan
+LONG = 2.0  # seconds after which a warm run is enough
+COLD = 20.0  # seconds after which the first is, too: to compile what it needs, or to load it, takes less
 MANY = 200  # runs after which it is enough, however short they are
 DENSITY = 0.05  # of true values in inputs that are made up
 
 
 class AdaptiveOptimizer:
-    """Chooses the fastest of several alternatives by timing them: each is tried several times, in turn.
+    """Chooses the fastest of several alternatives by timing them: each is tried several times, turn by turn, and its least time counts.
 
     >>> choice = AdaptiveOptimizer(["loop", "native"], trials=1, settle=0.0)
     >>> while choice.winner is None:
@@ -50,7 +52,11 @@ class AdaptiveOptimizer:
         """Return the way to take now: the best, or while that is not known one that was not tried enough."""
         if self.winner is not None:
             return self.winner
-        return next((n for n, times in self.times.items() if not self._enough(times)), next(iter(self.times)))
+        for turn in range(1, TURNS + 1):
+            for name, times in self.times.items():
+                if not self._enough(times, turn / TURNS):
+                    return name
+        return next(iter(self.times))
 
     def record(self, name: str, seconds: float) -> None:
         """Tell how long a way took."""
@@ -63,9 +69,12 @@ class AdaptiveOptimizer:
         """Return the least time of a way; its first run is cold and does not count, unless it is the only one."""
         return min(self.times[name][1:] or self.times[name])
 
-    def _enough(self, times: Sequence[float]) -> bool:
-        spent = sum(times)
-        return spent >= LONG or (len(times) > self.trials and (len(times) > MANY or spent >= self.settle))
+    def _enough(self, times: Sequence[float], share: float = 1.0) -> bool:
+        """Tell whether a way was tried enough, or for a share of that."""
+        spent, count = sum(times), len(times)
+        if sum(times[1:]) >= LONG or spent >= COLD:
+            return True
+        return count > self.trials * share and (count > MANY * share or spent >= self.settle * share)
 
     def __str__(self) -> str:
         if self.winner is None:

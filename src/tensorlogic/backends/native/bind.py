@@ -124,7 +124,16 @@ def _fuzzy(step: Step) -> Kernel:
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
     count = max(step.threads, 1)
-    native = compiled(source.text, step.arg_types, step.types, len(sizes) + 2, listed=bool(source.literals))
+    over = step.over
+    own = [n for n in range(len(step.types)) if n not in dict(over).values()]  # results with arrays of their own
+    native = compiled(
+        source.text,
+        step.arg_types,
+        [step.types[n] for n in own],
+        len(sizes) + 2,
+        listed=bool(source.literals),
+        over=dict(over),
+    )
     first = [np.array(source.literals, np.int64)] if source.literals else []
     numbers = (*first, *sizes)
     shapes = [(dims(t), t.dtype or "float64") for t in step.types]
@@ -137,10 +146,17 @@ def _shared(step: Step, source: Source) -> Kernel:
         else:
             targets = out or [None] * len(shapes)
             results = [np.empty(*s) if t is None else t for s, t in zip(shapes, targets, strict=True)]
+        written = results
+        if over:
+            for operand, result in over:
+                if results[result] is not given[operand]:  # it could not be written over this time
+                    np.copyto(results[result], given[operand])
+                    given[operand] = results[result]
+            written = [results[n] for n in own]
         if count == 1:
-            native(*given, *results, *numbers, 0, places)
+            native(*given, *written, *numbers, 0, places)
         else:
-            share(partial(native, *given, *results, *numbers), places, count)
+            share(partial(native, *given, *written, *numbers), places, count)
         return results[0] if single else tuple(results)
 
     return run

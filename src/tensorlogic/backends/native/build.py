@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -41,16 +41,24 @@ def array_type(t: TensorType, *, written: bool) -> Any:
 
 
 def compiled(
-    text: str, reads: Sequence[TensorType], writes: Sequence[TensorType], numbers: int, *, listed: bool = False
+    text: str,
+    reads: Sequence[TensorType],
+    writes: Sequence[TensorType],
+    numbers: int,
+    *,
+    listed: bool = False,
+    over: Container[int] = (),
 ) -> Kernel:
     """Return the machine code of ``kernel`` in a source, from memory, from disk, or newly made.
 
-    It takes arrays, then an array of numbers where some are ``listed``, then so many numbers.
+    It takes arrays, then an array of numbers where some are ``listed``, then so many numbers. Operands ``over`` which results are written
+    are named by place.
     """
     from numba import types
 
     mind_forks()
-    arrays = [array_type(t, written=False) for t in reads] + [array_type(t, written=True) for t in writes]
+    arrays = [array_type(t, written=n in over) for n, t in enumerate(reads)]
+    arrays += [array_type(t, written=True) for t in writes]
     last = [types.Array(types.int64, 1, "C", readonly=True)] * listed + [types.int64] * numbers
     signature = (*arrays, *last)
     digest = hashlib.blake2b(f"{text}{signature}".encode(), digest_size=12).hexdigest()

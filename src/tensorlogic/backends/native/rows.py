@@ -22,14 +22,14 @@ from ...plan.row_groups import RowLayout, present_axes, row_layout
 from .facts import Dtype, cast, expression, literal_bits, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
-STRIP = 1024  # elements that are computed before they are written over operands
 Sizes = tuple[int, ...]
 
 
 class Source(NamedTuple):
     """The text of a kernel and the numbers it is called with: ``kernel(*operands, *results, literals, *sizes, lo, hi)``.
 
-    Where there are no literals, it does not take them.
+    Where there are no literals, it does not take them; nor results that are written over an operand (``Step.over``): no two arrays overlap
+    that a kernel is given, so that its loops are vectorised.
     """
 
     text: str
@@ -89,6 +89,7 @@ class _Writer:
         self.row = math.prod(layout.inner)
         self.place = {slot: n for n, slot in enumerate(step.reads)}
         self.result = {slot: n for n, slot in enumerate(step.writes)}
+        self.over = {step.writes[result]: step.reads[operand] for operand, result in step.over}
         self.dtype = {s: np.dtype(t.dtype or "float64") for p in step.parts for s, t in _typed(p)}
         self.of = {p.writes[0]: p for p in step.parts}
         # names do not depend on where in a plan a step stands
@@ -178,7 +179,9 @@ class _Writer:
         ]
         fixed = [line for (_, a), line in self._views() if not any(a.outer)]
         moving = [line for (_, a), line in self._views() if any(a.outer)]
-        arrays = [f"a{n}" for n in range(len(self.step.reads))] + [f"o{n}" for n in range(len(self.step.writes))]
+        arrays = [f"a{n}" for n in range(len(self.step.reads))] + [
+            f"o{n}" for slot, n in self.result.items() if slot not in self.over
+        ]
         sizes = [f"d{n}" for n in range(1, len(self.layout.outer))] if self._mixed() else []
         scalars = [(n, dtype) for n, (_, dtype) in enumerate(self.scalars.values())]
         head = [
@@ -189,9 +192,7 @@ class _Writer:
             *(f"    c{n} = np.{dtype.name}({'f' if dtype.kind == 'f' else 'c'}[{n}])" for n, dtype in scalars),
             *temporaries,
         ]
-        if self.layout.flat and self.step.over:
-            text = [*head, *self._strips(), *(f"        {line}" for line in (*fixed, *body, *self._written_over()))]
-        elif self.layout.flat:  # no outer axes: threads share the row itself
+        if self.layout.flat:  # no outer axes: threads share the row itself
             text = [*head, "    m = hi - lo", *(f"    {line}" for line in fixed), *(f"    {line}" for line in body)]
         else:
             text = [
@@ -207,21 +208,6 @@ class _Writer:
             (self.row, *(outer[1:] if sizes else ())),
             self.layout.places,
         )
-
-    def _strips(self) -> list[str]:
-        """Write the loop over strips of a kernel whose results stand where its operands do.
-
-        A strip is computed into rows of the kernel's own and then copied: a loop that writes over what it reads is not vectorised,
-        because for all that LLVM knows one of its arrays may begin in the midst of another.
-        """
-        rows = [f"    b{n} = np.empty({STRIP}, np.{self.dtype[s].name})" for n, s in enumerate(self.step.writes)]
-        return [*rows, f"    for at in range(lo, hi, {STRIP}):", f"        m = min({STRIP}, hi - at)"]
-
-    def _written_over(self) -> list[str]:
-        lines = []
-        for n in range(len(self.step.writes)):
-            lines += ["for j in range(m):", f"    y{n}[j] = b{n}[j]"]
-        return lines
 
     def _called(self) -> list[str]:
         """Return the functions that are called by name."""
@@ -246,7 +232,7 @@ class _Writer:
     def _views(self) -> list[tuple[tuple[int, _Access], str]]:
         """Return the lines that give names to rows and cells of arrays."""
         found = []
-        flat = "at:at + m" if self.step.over else "lo:hi" if self.layout.flat else ""
+        flat = "lo:hi" if self.layout.flat else ""
         for (slot, access), name in self.names.items():
             array = f"o{self.result[slot]}" if slot in self.result else f"a{self.place[slot]}"
             at = self._offset(access)
@@ -336,7 +322,7 @@ class _Writer:
         slot = self.lent.get(slot, slot)
         if slot in self.result:
             whole = self._full()
-            return self._named(slot, whole, row=True)
+            return self._named(self.over.get(slot, slot), whole, row=True)
         return f"t{self.id[slot]}[j]"
 
     def _full(self) -> _Access:
@@ -367,10 +353,7 @@ class _Writer:
                 if own not in here:
                     self._compute(p, level, lines, here)
                 if own in self.result or own in self.kept:
-                    place = self._stored(own)
-                    if self.step.over:
-                        place = f"b{self.result[own]}[j]"
-                    stores.append(f"{place} = v{self.id[own]}")
+                    stores.append(f"{self._stored(own)} = v{self.id[own]}")
         if not lines:
             return []
         return [*before, "for j in range(m):", *(f"    {line}" for line in (*lines, *stores))]
