@@ -22,8 +22,9 @@ from typing import Any
 
 PEERS = re.compile(r"NumPy|np\.|C loop|C,|SciPy|DuckDB|torch|PyTorch|JAX|pytensorlogic|numexpr|ONNX|a list:")
 # At most so many rounds, and so long for both sides of one row, but never fewer than FEWEST rounds.
-ROUNDS, SECONDS = 15, 4.0
+ROUNDS, SECONDS = 100, 4.0
 FEWEST = 5
+ROUND = 0.003  # seconds: of many short rounds some are undisturbed, of a few long ones on a busy machine none
 LIMIT = 1.05  # up to which a row counts as unchanged
 KEPT = Path(__file__).resolve().parent / "results" / "beside" / "rows.json"
 
@@ -33,6 +34,9 @@ class Side:
 
     def __init__(self, tree: Path, name: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        environment.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # an installed package is compiled, and start-up is what users wait for
         command = [sys.executable, str(Path(__file__).resolve()), "--child", name]
         self.process = subprocess.Popen(
             command, cwd=tree / "benchmarks", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -88,7 +92,7 @@ def beside(old: Path, new: Path, name: str, only: str) -> dict[str, tuple[float,
 def turns(sides: list[Side], contender: str) -> list[list[float]]:
     """Time one row of both sides in turn; the side that begins changes from round to round."""
     first = [side.ask(run=contender, calls=1) for side in sides]
-    calls = max(1, min(2000, int(0.03 / max(*first, 1e-7))))
+    calls = max(1, min(2000, int(ROUND / max(*first, 1e-7))))
     times: list[list[float]] = [[], []]
     start = perf_counter()
     while len(times[0]) < ROUNDS and (len(times[0]) < FEWEST or perf_counter() - start < SECONDS):
@@ -148,7 +152,8 @@ def markdown() -> str:
     note = (
         "The last version in which forms of a plan raced while they ran, beside this one, measured by `benchmarks/beside.py`: a process each, which take "
         f"turns row by row and round by round; new / old, so that less is faster. {within} of {len(rows)} rows are within {LIMIT} by their best "
-        "rounds. Rows of neither version (`import numpy`, `python -c pass`) show the noise."
+        "rounds. Rows of neither version (`import numpy`, `python -c pass`) show the noise. The earlier version also compiled what ran often while "
+        'it ran, which this one does under `policy="adaptive"` only: a rule join of 500 is such a row.'
     )
     lines = ["## An earlier version beside this one", "", note, "", "| row | best, new / old | median, new / old |"]
     lines += [

@@ -161,7 +161,8 @@ def stalls() -> Table:
         collector.append(perf_counter() - start)
     note = (
         "The longest that a loop which looks at the clock every 0.5 ms was held up beyond that, in each of several rounds; the first "
-        "row is what the machine does to a loop without work, the next two what any thread of Python and of BLAS does to it. Goal: under 5 ms. Python's collector of cycles was off: a full "
+        "row is what the machine does to a loop without work, the next two what any thread of Python and of BLAS does to it. Goal: under 5 ms. While awaited calls "
+        "run, threads of Python take turns every 0.5 ms, and not every 5. Python's collector of cycles was off: a full "
         f"collection stops every thread for {statistics.median(collector) * 1e3:.0f} ms here, and gc.freeze() after a warm-up spares that."
     )
     timings = tuple(Timing(n, min(t), statistics.median(t), tuple(t)) for n, t in longest.items())
