@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.runtime.streams import array_sinks, table_sinks
 from tensorlogic.runtime.streams.sinks import sink_of
 from tensorlogic.testing import failing_at
 
@@ -189,6 +190,59 @@ def test_a_sink_that_is_gone_is_told(tmp_path):
     with pytest.raises(tl.FormatError, match=r"should have .* bytes") as caught:
         next(run(tmp_path))
     assert caught.value.diagnostic.code == "E545"
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would: nothing is removed after it."""
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+def test_an_archive_that_has_its_name_while_its_parts_are_there(removed, tmp_path, whole, monkeypatch):
+    taken = []
+
+    def until_killed(path):
+        if len(taken) == removed:
+            raise Killed
+        taken.append(path)
+        path.unlink()
+
+    monkeypatch.setattr(array_sinks, "remove", until_killed)
+    with pytest.raises(Killed):
+        run(tmp_path, resume=False).result()
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("out.npz.*.part"))) == 2 - removed
+    check(tmp_path, "out.npz", run(tmp_path), whole)
+
+
+def test_a_table_that_was_killed_while_it_became_parquet_leaves_nothing(tmp_path, whole, monkeypatch):
+    def killed(path, call):
+        if path.suffix == ".part":
+            raise Killed
+
+    monkeypatch.setattr(table_sinks, "to_disk", killed)
+    monkeypatch.setattr(table_sinks, "remove", lambda path: None)
+    with pytest.raises(Killed):
+        run(tmp_path, "out.parquet", resume=False).result()
+    monkeypatch.undo()
+    check(tmp_path, "out.parquet", run(tmp_path, "out.parquet"), whole)
+
+
+@pytest.mark.parametrize("sink", ["out.npz", "out.npy", "out.csv", "out.parquet"])
+def test_a_file_of_an_earlier_run_is_not_taken_for_the_answer(sink, tmp_path, monkeypatch):
+    b = tl.GraphBuilder()
+    made = b.build(total=b.sum(b.input("x", ("n", 3), "float32")))
+    (tmp_path / sink).write_bytes(b"of another run")
+
+    def killed(*_):
+        raise Killed
+
+    into = type(sink_of(tmp_path / sink, made.output_names, staged=True))
+    monkeypatch.setattr(into, "finish", killed)
+    with pytest.raises(Killed):
+        run(tmp_path, sink, made=made, resume=False).result()
+    monkeypatch.undo()
+    assert run(tmp_path, sink, made=made).result()["total"] == pytest.approx(ROWS.sum(), rel=1e-5)
+    assert (tmp_path / sink).read_bytes() != b"of another run"
 
 
 def test_adaptive_sizes_go_on_as_they_were(tmp_path):

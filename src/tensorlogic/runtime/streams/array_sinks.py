@@ -168,7 +168,8 @@ class Npz:
 
     def restore(self, state: State, *, complete: bool) -> None:
         """Go on from there."""
-        if complete and self.path.exists() and not any(f.staging.part.exists() for f in self.files.values()):
+        parts = [file.staging.part.exists() for file in self.files.values()]
+        if complete and self.path.exists() and not all(parts):  # they go one by one, once the archive has its name
             self.target.published = True
             return
         for name, file in self.files.items():
@@ -176,8 +177,14 @@ class Npz:
 
     def finish(self, final: Values, empty: Values) -> None:
         """Put the outputs together."""
-        if self.target.published:
-            return
+        if not self.target.published:
+            self._put_together(final, empty)
+            self.target.publish()
+        for file in self.files.values():
+            file.staging.close()
+            remove(file.staging.part)
+
+    def _put_together(self, final: Values, empty: Values) -> None:
         for name, file in self.files.items():
             if not file.dtype:
                 file.write(empty[name], self.kept[name])
@@ -196,10 +203,6 @@ class Npz:
                                 member.write(piece)
                     else:
                         np.lib.format.write_array(member, np.asarray(final[name]), allow_pickle=False)
-        self.target.publish()
-        for file in self.files.values():
-            file.staging.close()
-            remove(file.staging.part)
 
     def close(self) -> None:
         """Close the files."""

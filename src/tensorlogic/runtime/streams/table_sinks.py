@@ -156,19 +156,19 @@ class Parquet(_Table):
             self.staging.published = True
             return
         self.staging.safe_length()
-        target = Staging(self.path, staged=False, call=self.call)
+        whole = self.path.with_name(self.path.name + ".whole.part")  # one name, so that a resumed run takes its place
         with writing(self.path):
             try:
                 reader = self.arrow.ipc.open_stream(self.arrow.OSFile(str(self.staging.part)))
-                with self.parquet.ParquetWriter(target.part, reader.schema) as writer:
+                with self.parquet.ParquetWriter(whole, reader.schema) as writer:
                     for batch in reader:
                         writer.write_table(
                             self.arrow.Table.from_batches([batch]), row_group_size=max(1, batch.num_rows)
                         )
-                to_disk(target.part, self.call)
-                self.call("replace", (target.part, self.path))
+                to_disk(whole, self.call)
+                self.call("replace", (whole, self.path))
             finally:
-                remove(target.part)
+                remove(whole)
             to_disk(self.path.absolute().parent, self.call)
         self.staging.close()
         remove(self.staging.part)
