@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.distributed.workers import KeptMessage
+from tensorlogic.runtime.distributed.messages import KeptMessage
 from tensorlogic.testing import check_carrier
 
 DEVICES = [tl.Device.CPU(0), tl.Device.CPU(1)]

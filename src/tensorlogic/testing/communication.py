@@ -26,6 +26,7 @@ from ..ir.types import DTYPES, FLOATS
 from ..observe.compare_arrays import difference
 from ..passes.shard import shard
 from ..runtime.distributed.rank import meeting
+from ..runtime.parts import range_of
 from .backend import CaseResult, ConformanceReport
 from .cases import DEGREES
 
@@ -120,10 +121,6 @@ def _combined(how: str, values: Array) -> Array:
     return REDUCE[how](wide).astype(values.dtype)
 
 
-def _along(axis: int, places: range) -> tuple[slice, ...]:
-    return (*(slice(None),) * axis, slice(places.start, places.stop))
-
-
 def _known_dtypes() -> list[str]:
     """Return the dtypes that NumPy has here; bfloat16 comes with a package of its own."""
     found = []
@@ -192,7 +189,7 @@ def _all_reduce(name: str, how: str, shape: tuple[int, ...], dtype: str) -> Carr
 def _reduce_scatter(name: str, how: str, shape: tuple[int, ...], dtype: str, axis: int) -> CarrierCase:
     def expected(ranks: int, rank: int) -> Array:
         whole = _combined(how, _stacked(name, shape, dtype, ranks))
-        return whole[_along(axis, share(shape[axis], ranks, rank))]
+        return range_of(whole, axis, share(shape[axis], ranks, rank))
 
     return CarrierCase(
         name,
@@ -217,7 +214,7 @@ def _moves() -> Iterator[CarrierCase]:
 
 def _own(name: str, shape: tuple[int, ...], dtype: str, axis: int, way: Way) -> Array:
     """Return a rank's share of a value that all of them know."""
-    return _given(name, shape, dtype, 0)[_along(axis, share(shape[axis], way.size, way.rank))]
+    return range_of(_given(name, shape, dtype, 0), axis, share(shape[axis], way.size, way.rank))
 
 
 def _all_gather(name: str, shape: tuple[int, ...], dtype: str, axis: int, sampled: bool) -> CarrierCase:
@@ -233,7 +230,7 @@ def _all_to_all(name: str, shape: tuple[int, ...], dtype: str, cut: int, joined:
     return CarrierCase(
         name,
         lambda way: way.all_to_all(_own(name, shape, dtype, joined, way), cut, joined, shape[joined]),
-        lambda ranks, rank: _values(name, shape, dtype, 0)[_along(cut, share(shape[cut], ranks, rank))],
+        lambda ranks, rank: range_of(_values(name, shape, dtype, 0), cut, share(shape[cut], ranks, rank)),
         sampled,
     )
 
@@ -326,7 +323,7 @@ def _sharded(name: str, algebra: str, dtype: str) -> Callable[[Way], Array]:
         if way.size == 1:
             return np.array(evaluate(graph, inputs)["y"])
         own = shard(graph, {"x": 1, "w": 0}, way.size, way.rank)
-        cut = {n: x[_along(own.inputs[n], share(13, way.size, way.rank))] for n, x in inputs.items()}
+        cut = {n: range_of(x, own.inputs[n], share(13, way.size, way.rank)) for n, x in inputs.items()}
         with meeting({"data": way}):
             return np.array(evaluate(own.graph, cut)["y"])
 

@@ -15,6 +15,7 @@ from ...backends.combine import combined
 from ...errors import ExecutionError
 from ...ir.collectives import share
 from ...store import Lock
+from ..parts import range_of
 
 Array = Any
 
@@ -92,13 +93,17 @@ class LocalCommunication:
 
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
         """Return this rank's share of the values of all ranks combined."""
-        own = _along(axis, share(x.shape[axis], self.size, self.rank))
-        return self._meet("reduce_scatter " + how, x, lambda values: combined(how, [v[own] for v in values]))
+        own = share(x.shape[axis], self.size, self.rank)
+        return self._meet(
+            "reduce_scatter " + how, x, lambda values: combined(how, [range_of(v, axis, own) for v in values])
+        )
 
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array:
         """Return this rank's share along the axis ``cut`` of what lay in shares along ``joined``."""
-        own = _along(cut, share(x.shape[cut], self.size, self.rank))
-        return self._meet("all_to_all", x, lambda values: np.concatenate([v[own] for v in values], joined))
+        own = share(x.shape[cut], self.size, self.rank)
+        return self._meet(
+            "all_to_all", x, lambda values: np.concatenate([range_of(v, cut, own) for v in values], joined)
+        )
 
     def broadcast(self, x: Array, root: int) -> Array:
         """Return the value of one rank."""
@@ -174,10 +179,6 @@ class LocalCommunication:
         here = self._place.values
         absent = [str(r) for r, value in zip(self._ranks, here, strict=True) if value is None]
         return f"rank {self._own} waited for rank {', '.join(absent) or 'none'}"
-
-
-def _along(axis: int, places: range) -> tuple[slice, ...]:
-    return (*(slice(None),) * axis, slice(places.start, places.stop))
 
 
 def local_group(size: int, timeout: float = 60.0) -> list[LocalCommunication]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ...diagnostics import Diagnostic
+from .rank import RankTimes
 
 Array = Any
 ALIGNMENT = 64
@@ -48,9 +49,7 @@ class Setup(msgspec.Struct, tag="setup"):
     timeout: float
     inputs: int  # the descriptor of the file that the driver writes
     outputs: int  # and of that which this worker writes
-    backend: str
-    level: str
-    policy: str
+    kind: tuple[str, str, str]  # of the executor: its backend, optimization level and policy
 
 
 class Call(msgspec.Struct, tag="call"):
@@ -72,12 +71,17 @@ class Answer(msgspec.Struct, tag="answer"):
     """What a worker answers: the outputs of each task, and its times; or why there are none."""
 
     outputs: list[dict[str, ArrayPlace]] = []
-    times: tuple[int, int, int, int] = (0, 0, 0, 0)
-    moved: dict[str, int] = {}
-    held_bytes: int = 0
-    kept_bytes: int = 0
-    stretches_ns: list[list[int]] = []  # of a call that is timed
+    times: RankTimes = RankTimes()
     failure: Diagnostic | None = None
+
+
+class KeptMessage(NamedTuple):
+    """What stays with a rank: the number of those values, new ones, those that outputs take the place of, and those asked for."""
+
+    number: int = 0
+    put: Mapping[str, Any] = {}
+    carried: Sequence[str] = ()
+    take: Sequence[str] = ()
 
 
 Message = Setup | Call | Answer
@@ -125,6 +129,10 @@ class Arena:
     def put_all(self, arrays: Mapping[str, Array]) -> dict[str, ArrayPlace]:
         """Write arrays and tell where each is."""
         return {name: self.put(array) for name, array in arrays.items()}
+
+    def views(self, places: Mapping[str, ArrayPlace]) -> dict[str, Array]:
+        """Return arrays as they stand in the file."""
+        return {name: self.view(place) for name, place in places.items()}
 
     def clear(self) -> None:
         """Let the next arrays stand where the first did."""

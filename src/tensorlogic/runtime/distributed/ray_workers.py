@@ -11,20 +11,16 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ...backends.base import Device
 from ...errors import BackendError, ExecutionError
 from ...ir.graph import EinsumGraph
-from ...passes.pipeline import OptimizationLevel
 from .answers import checked, collect
 from .config import Mesh
 from .joining import torch_distributed
-from .messages import Answer
-from .rank import RankResult, RankTimes, Task, mesh_ways, run_rank
-from .torch_ways import TorchCommunication, join_world
-from .worker import check_token, diagnosed
-from .workers import KeptMessage
+from .messages import Answer, KeptMessage
+from .rank import RankResult, Task
+from .worker import RankProcess, diagnosed
+from .workers import WorkerGroup, executor_kind
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -75,11 +71,7 @@ class RankActor:
     """One rank, as Ray runs it."""
 
     def __init__(self) -> None:
-        self.token: str | None = None
-        self.world: TorchCommunication | None = None
-        self.executor: Executor | None = None
-        self.graphs: dict[int, EinsumGraph] = {}
-        self.kept: dict[int, dict[str, Any]] = {}
+        self.rank: RankProcess | None = None  # once it has met the others
 
     def place(self) -> Place:
         """Return where this rank is."""
@@ -93,13 +85,8 @@ class RankActor:
         self, rank: int, size: int, address: str, token: str, timeout: float, kind: tuple[str, str, str]
     ) -> Answer:
         """Meet the other ranks."""
-        from ..executor import Executor
-
-        backend, level, policy = kind
         try:
-            self.executor = Executor(backend, optimization_level=OptimizationLevel[level], policy=policy)
-            self.world = join_world(rank, size, address, timeout, token)
-            self.token = token
+            self.rank = RankProcess(rank, size, address, token, timeout, kind)
         except Exception as error:
             return Answer(failure=diagnosed(error))
         return Answer()
@@ -115,45 +102,36 @@ class RankActor:
         drop: Sequence[int],
     ) -> tuple[Answer, list[dict[str, Any]]]:
         """Run the tasks of this rank."""
-        assert self.world is not None and self.executor is not None and self.token is not None
+        rank = self.rank
+        assert rank is not None
         try:
-            check_token(token, self.token)
-            self.graphs |= {number: EinsumGraph.from_json(text) for number, text in graphs.items()}
-            for number in drop:
-                self.kept.pop(number, None)
-            if stay.number and not stay.put and stay.number not in self.kept:
+            rank.begin(token, graphs, drop)
+            if stay.number and not stay.put and stay.number not in rank.kept:
                 raise ExecutionError("the process that held the values of this run is gone", code="E385")
-            kept = self.kept.setdefault(stay.number, {}) if stay.number else {}
-            kept |= {name: np.array(value) for name, value in stay.put.items()}
             own = [
-                task._replace(graph=self.graphs[number], inputs={name: arrays[n] for name, n in inputs.items()})
+                task._replace(graph=rank.graphs[number], inputs={name: arrays[n] for name, n in inputs.items()})
                 for number, inputs, task in tasks
             ]
-            result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), own, kept, stay.carried)
+            result = rank.run(mesh, own, stay)
         except Exception as error:
             failure = diagnosed(error)
-            self.world.leave(failure.message)
+            rank.world.leave(failure.message)
             return Answer(failure=failure), []
-        outputs = [*result.outputs, *([{name: kept[name] for name in stay.take}] if stay.take else [])]
-        times = result.times
-        return Answer([], times[:4], dict(times.moved), times.held_bytes, times.kept_bytes), outputs
+        return Answer([], result.times), result.outputs
 
 
-class RayWorkers:
+class RayWorkers(WorkerGroup):
     """The ranks of a driver on a Ray cluster, one actor each; they stay for the next run."""
 
-    restarts = True  # after a failure: these workers, not others
+    restarts = True
 
     def __init__(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> None:
         torch_distributed("ray")
         ray = ray_module()
-        self.size, self.timeout, self.address = len(devices), timeout, address
-        self.kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
+        super().__init__(executor, len(devices), timeout)
+        self.address = address
         self._entered = connect(address, self.size)
         self._token = ""  # of the group that is together; none after a failure
-        self._numbers: dict[EinsumGraph, int] = {}
-        self._known: list[set[int]] = []
-        self._last_kept, self._drop = 0, list[int]()
         options = {"max_restarts": -1, "max_task_retries": 0}
         self._actors = [
             ray.remote(num_cpus=1, num_gpus=int(device.kind == "gpu"), **options)(RankActor).remote()
@@ -162,8 +140,8 @@ class RayWorkers:
 
     def fits(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> bool:
         """Tell whether these workers can run what an executor would."""
-        kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
-        return (self.size, self.timeout, self.address, self.kind) == (len(devices), timeout, address, kind)
+        theirs = len(devices), timeout, address, executor_kind(executor)
+        return (self.size, self.timeout, self.address, self.kind) == theirs
 
     def run(
         self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
@@ -180,19 +158,7 @@ class RayWorkers:
         except BaseException:
             self._restart()
             raise
-        return [
-            RankResult(outputs[rank], RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes), [])
-            for rank, answer in enumerate(answers)
-        ]
-
-    def new_kept(self) -> int:
-        """Return a number for values that stay with the ranks."""
-        self._last_kept += 1
-        return self._last_kept
-
-    def drop(self, number: int) -> None:
-        """Let the ranks forget values that stayed, when they are called next."""
-        self._drop.append(number)
+        return [RankResult(outputs[rank], answer.times, []) for rank, answer in enumerate(answers)]
 
     def close(self) -> None:
         """End the actors, and leave a cluster that was entered for them."""
@@ -227,19 +193,16 @@ class RayWorkers:
 
     def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], stay: KeptMessage) -> Any:
         """Send a rank its tasks, arrays that several of them share once."""
-        numbers: dict[int, int] = {}
+        numbers, graphs = self._numbered(rank, tasks)
+        places: dict[int, int] = {}  # by the identity of an array, its place among all
         arrays: list[Any] = []
-        graphs, own = {}, []
-        for task in tasks:
-            number = self._numbers.setdefault(task.graph, len(self._numbers))
-            if number not in self._known[rank]:
-                self._known[rank].add(number)
-                graphs[number] = task.graph.to_json()
+        own = []
+        for number, task in zip(numbers, tasks, strict=True):
             for value in task.inputs.values():
-                if id(value) not in numbers:
-                    numbers[id(value)] = len(arrays)
+                if id(value) not in places:
+                    places[id(value)] = len(arrays)
                     arrays.append(value)
-            inputs = {name: numbers[id(value)] for name, value in task.inputs.items()}
+            inputs = {name: places[id(value)] for name, value in task.inputs.items()}
             own.append((number, inputs, task._replace(graph=EMPTY, inputs={})))
         return self._actors[rank].run.remote(self._token, mesh, graphs, own, arrays, stay, self._drop)
 

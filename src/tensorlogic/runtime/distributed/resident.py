@@ -172,7 +172,8 @@ class Resident:
     def _on_workers(
         self, tasks: Sequence[Sequence[Task]], put: Sequence[Mapping[str, Array]], take: Sequence[Sequence[str]]
     ) -> list[RankResult]:
-        from .workers import KeptMessage, Workers
+        from .messages import KeptMessage
+        from .workers import Workers
 
         all_given = self._given.keys() == self._types.keys()
         if isinstance(self._workers, Workers) and self._workers is self._distributed.workers and not all_given:

@@ -27,9 +27,8 @@ from .stats import DistributedStats
 
 if TYPE_CHECKING:
     from ..executor import Executor
-    from .ray_workers import RayWorkers
     from .torch_ways import TorchCommunication
-    from .workers import Workers
+    from .workers import WorkerGroup
 
 T = TypeVar("T")
 JOBS = 32  # graphs with their configs that stay ready
@@ -42,7 +41,7 @@ class Distributed:
         self.jobs: Store[Any, Job] = Store(JOBS)
         self.choices: Store[Any, DistributedConfig] = Store(JOBS)  # of Auto, by graph and inputs
         self.stats = DistributedStats()
-        self.workers: Workers | RayWorkers | None = None
+        self.workers: WorkerGroup | None = None
         self._lock = Lock()
         self.world: TorchCommunication | None = None  # of the processes that were started beside this one
         self.calls = 0  # of a graph on ranks, those that failed too

@@ -19,7 +19,7 @@ from ...passes.stages import KEEP, TOTAL
 from ...plan.build import ExecutionPlan, lay_out
 from ...plan.node_costs import known_costs
 from ..call import call
-from ..parts import RecordCollector
+from ..parts import RecordCollector, range_of
 from ..program import bind
 from ..tuning import made_up_inputs
 from .cluster import usual
@@ -64,8 +64,7 @@ class SilentCommunication:
 
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
         """Return this rank's share of its own value."""
-        own = share(x.shape[axis], self.size, self.rank)
-        return np.array(x[(slice(None),) * axis + (slice(own.start, own.stop),)])
+        return np.array(range_of(x, axis, share(x.shape[axis], self.size, self.rank)))
 
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array:
         """Return an array with a share of one axis and all of another."""

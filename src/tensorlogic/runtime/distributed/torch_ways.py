@@ -23,6 +23,7 @@ from ...backends.collectives import put_end_to_end
 from ...backends.combine import combine_to, combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
+from ..parts import range_of
 from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
 from .one_machine import Neighbours, find_neighbours
 
@@ -131,8 +132,8 @@ class TorchCommunication:
         places = [share(x.shape[axis], self.size, rank) for rank in range(self.size)]
         values = self._near(f"reduce_scatter {how} {axis}", x, [x.shape] * self.size)
         if values is not None:
-            return combined(how, [_cut(value, axis, places[self.rank]) for value in values])
-        pieces = [_cut(x, axis, own) for own in places]
+            return combined(how, [range_of(value, axis, places[self.rank]) for value in values])
+        pieces = [range_of(x, axis, own) for own in places]
         return combined(how, self._exchanged("reduce_scatter", pieces, [pieces[self.rank].shape] * self.size))
 
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array:
@@ -141,8 +142,8 @@ class TorchCommunication:
         places = [share(x.shape[cut], self.size, rank) for rank in range(self.size)]
         values = self._near(f"all_to_all {cut} {joined}", x, self._shapes(x.shape, joined, length))
         if values is not None:
-            return np.concatenate([_cut(value, cut, places[self.rank]) for value in values], joined)
-        pieces = [_cut(x, cut, own) for own in places]
+            return np.concatenate([range_of(value, cut, places[self.rank]) for value in values], joined)
+        pieces = [range_of(x, cut, own) for own in places]
         shapes = self._shapes(pieces[self.rank].shape, joined, length)
         return np.concatenate(self._exchanged("all_to_all", pieces, shapes), joined)
 
@@ -308,10 +309,6 @@ class TorchCommunication:
 
 def _named(ranks: Sequence[int]) -> str:
     return f"rank {', '.join(map(str, ranks))}"
-
-
-def _cut(x: Array, axis: int, places: range) -> Array:
-    return x[(slice(None),) * axis + (slice(places.start, places.stop),)]
 
 
 def _tensor(x: Array) -> Any:

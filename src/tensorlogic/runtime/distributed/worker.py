@@ -9,7 +9,8 @@ from __future__ import annotations
 import hmac
 import os
 import sys
-from typing import IO, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,40 +20,59 @@ from ...ir.graph import EinsumGraph
 from ...passes.pipeline import OptimizationLevel
 from ..executor import Executor
 from .config import Mesh
-from .messages import Answer, Arena, Call, Setup, receive, send
-from .rank import Task, mesh_ways, run_rank
+from .messages import Answer, Arena, Call, KeptMessage, Setup, receive, send
+from .rank import RankResult, Task, mesh_ways, run_rank
 from .timing import run_alone
-from .torch_ways import TorchCommunication, join_world
+from .torch_ways import join_world
 
 
-class _State(NamedTuple):
-    executor: Executor
-    world: TorchCommunication
-    inputs: Arena
-    outputs: Arena
-    graphs: dict[int, EinsumGraph]
-    token: str
-    kept: dict[int, dict[str, Any]]
+class RankProcess:
+    """What a process that is one rank holds between calls: its executor, the way to the others, graphs, and values that stay."""
+
+    def __init__(
+        self, rank: int, size: int, address: str, token: str, timeout: float, kind: tuple[str, str, str]
+    ) -> None:
+        backend, level, policy = kind
+        self.executor = Executor(backend, optimization_level=OptimizationLevel[level], policy=policy)
+        self.world = join_world(rank, size, address, timeout, token)
+        self.graphs: dict[int, EinsumGraph] = {}
+        self.kept: dict[int, dict[str, Any]] = {}
+        self._token = token
+
+    def begin(self, token: str, graphs: Mapping[int, str], drop: Sequence[int]) -> None:
+        """Begin a call: refuse one that does not come from the group of this rank, take new graphs in, and let values go."""
+        if not hmac.compare_digest(token, self._token):
+            raise ExecutionError("a call came without the token of this group, and was refused", code="E397")
+        self.graphs |= {number: EinsumGraph.from_json(text) for number, text in graphs.items()}
+        for number in drop:
+            self.kept.pop(number, None)
+
+    def run(self, mesh: Sequence[int], tasks: Sequence[Task], stay: KeptMessage) -> RankResult:
+        """Run the tasks of this rank; the values that are asked for come after their outputs."""
+        kept = self.kept.setdefault(stay.number, {}) if stay.number else {}
+        kept |= {name: np.array(value) for name, value in stay.put.items()}
+        result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), tasks, kept, stay.carried)
+        if stay.take:
+            result.outputs.append({name: kept[name] for name in stay.take})
+        return result
 
 
 def main(calls: IO[bytes], answers: IO[bytes]) -> None:
     """Answer calls until there are no more."""
     setup = receive(calls)
     assert isinstance(setup, Setup)
-    executor = Executor(setup.backend, optimization_level=OptimizationLevel[setup.level], policy=setup.policy)
-    world = join_world(setup.rank, setup.size, setup.address, setup.timeout, setup.token)
+    rank = RankProcess(setup.rank, setup.size, setup.address, setup.token, setup.timeout, setup.kind)
     inputs, outputs = Arena(setup.inputs, writes=False), Arena(setup.outputs)
-    state = _State(executor, world, inputs, outputs, {}, setup.token, {})
     send(answers, Answer())  # ready
     while (call := receive(calls)) is not None:
         assert isinstance(call, Call)
         try:
-            answer = _answer(state, call)
+            answer = _answer(rank, inputs, outputs, call)
         except Exception as error:
             answer = Answer(failure=diagnosed(error))
         send(answers, answer)
         if answer.failure is not None and answer.failure.code != "E397":
-            world.leave(answer.failure.message)
+            rank.world.leave(answer.failure.message)
             break  # the ways to the others are of no use any more
     os._exit(0)  # gloo's threads may still wait for ranks that are gone
 
@@ -64,42 +84,14 @@ def diagnosed(error: Exception) -> Diagnostic:
     return Diagnostic.error(f"{type(error).__name__}: {error}").with_code("E373")
 
 
-def check_token(given: str, own: str) -> None:
-    """Refuse work that does not come from the group of this worker."""
-    if not hmac.compare_digest(given, own):
-        raise ExecutionError("a call came without the token of this group, and was refused", code="E397")
-
-
-def _answer(state: _State, call: Call) -> Answer:
-    check_token(call.token, state.token)
-    inputs, outputs = state.inputs, state.outputs
-    for number, text in call.graphs.items():
-        state.graphs[number] = EinsumGraph.from_json(text)
-    for number in call.drop:
-        state.kept.pop(number, None)
-    kept = state.kept.setdefault(call.kept, {}) if call.kept else {}
-    for name, place in call.put.items():
-        kept[name] = np.array(inputs.view(place))
-    tasks = [
-        Task(
-            state.graphs[t.graph],
-            {n: inputs.view(place) for n, place in t.inputs.items()},
-            t.wanted,
-            t.one_thread,
-            t.totals,
-        )
-        for t in call.tasks
-    ]
+def _answer(rank: RankProcess, inputs: Arena, outputs: Arena, call: Call) -> Answer:
+    rank.begin(call.token, call.graphs, call.drop)
+    tasks = [Task(rank.graphs[t.graph], inputs.views(t.inputs), t.wanted, t.one_thread, t.totals) for t in call.tasks]
     if call.alone:
-        alone = run_alone(state.executor, tasks)
-        return Answer([], alone[:4], stretches_ns=[list(own) for own in alone.stretches_ns])
-    result = run_rank(state.executor, mesh_ways(state.world, Mesh(*call.mesh)), tasks, kept, call.carried)
+        return Answer([], run_alone(rank.executor, tasks))
+    result = rank.run(call.mesh, tasks, KeptMessage(call.kept, inputs.views(call.put), call.carried, call.take))
     outputs.clear()
-    found = [outputs.put_all(own) for own in result.outputs]
-    if call.take:
-        found.append(outputs.put_all({name: kept[name] for name in call.take}))
-    times = result.times
-    return Answer(found, times[:4], dict(times.moved), times.held_bytes, times.kept_bytes)
+    return Answer([outputs.put_all(own) for own in result.outputs], result.times)
 
 
 if __name__ == "__main__":

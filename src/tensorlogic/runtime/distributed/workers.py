@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,40 +23,63 @@ from ...ir.graph import EinsumGraph
 from .answers import checked, collect, raise_ended
 from .config import Mesh
 from .joining import torch_distributed
-from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
-from .rank import RankResult, RankTimes, Task
+from .messages import Answer, Arena, Call, KeptMessage, Setup, TaskMessage, receive, send
+from .rank import RankResult, Task
 from .shared_inputs import SharedInputs
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
 START = 60.0  # seconds that workers may take to come up, beside the timeout
-GRAPHS = 256  # that workers keep
 
 
-class KeptMessage(NamedTuple):
-    """What stays with a rank: the number of those values, new ones, those that outputs take the place of, and those asked for."""
+class WorkerGroup(ABC):
+    """The processes of ranks as their driver sees them, however they are started: graphs that they know, and values that stay with them."""
 
-    number: int = 0
-    put: Mapping[str, Any] = {}
-    carried: Sequence[str] = ()
-    take: Sequence[str] = ()
+    restarts: ClassVar[bool]  # whether it goes on after a failure; else another group takes its place
+
+    def __init__(self, executor: Executor, size: int, timeout: float) -> None:
+        self.size, self.timeout, self.kind = size, timeout, executor_kind(executor)
+        self._numbers: dict[EinsumGraph, int] = {}
+        self._known: list[set[int]] = [set() for _ in range(size)]  # the graphs that each rank has
+        self._last_kept, self._drop = 0, list[int]()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the processes."""
+
+    def new_kept(self) -> int:
+        """Return a number for values that stay with the ranks."""
+        self._last_kept += 1
+        return self._last_kept
+
+    def drop(self, number: int) -> None:
+        """Let the ranks forget values that stayed, when they are called next."""
+        self._drop.append(number)
+
+    def _numbered(self, rank: int, tasks: Sequence[Task]) -> tuple[list[int], dict[int, str]]:
+        """Return the number of each task's graph, and as JSON the graphs that a rank has not been sent yet."""
+        numbers, new = [], {}
+        for task in tasks:
+            number = self._numbers.setdefault(task.graph, len(self._numbers))
+            numbers.append(number)
+            if number not in self._known[rank]:
+                self._known[rank].add(number)
+                new[number] = task.graph.to_json()
+        return numbers, new
 
 
-class Workers:
+class Workers(WorkerGroup):
     """Worker processes on this machine, one for each rank."""
 
-    restarts = False  # after a failure others take their place
+    restarts = False
 
     def __init__(self, executor: Executor, size: int, timeout: float) -> None:
         torch_distributed()
-        self.size, self.timeout, self.kind = size, timeout, _kind(executor)
-        self._numbers: dict[EinsumGraph, int] = {}
-        self._known: list[set[int]] = [set() for _ in range(size)]
+        super().__init__(executor, size, timeout)
         self._files = [_file() for _ in range(size + 1)]
         *self._arenas, shared = [Arena(descriptor) for descriptor in self._files]
         self.inputs = SharedInputs(shared)
-        self._last_kept, self._drop = 0, list[int]()
         self._folder = tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-")
         self._token = secrets.token_hex(16)  # told on the pipe, where nobody else reads it
         self._processes = [self._started(rank) for rank in range(size)]
@@ -63,7 +87,7 @@ class Workers:
         address = (Path(self._folder.name) / "meeting").as_uri()
         *outputs, inputs = self._files
         for rank, own in enumerate(outputs):
-            self._tell(rank, Setup(rank, size, address, self._token, timeout, inputs, own, *self.kind))
+            self._tell(rank, Setup(rank, size, address, self._token, timeout, inputs, own, self.kind))
         self._answers(START + timeout, "started")
 
     def _started(self, rank: int) -> subprocess.Popen[bytes]:
@@ -82,7 +106,7 @@ class Workers:
     def fits(self, executor: Executor, size: int, timeout: float) -> bool:
         """Tell whether these workers can run what an executor would, and are all there."""
         alive = all(process.poll() is None for process in self._processes)
-        return alive and (self.size, self.timeout, self.kind) == (size, timeout, _kind(executor))
+        return alive and (self.size, self.timeout, self.kind) == (size, timeout, executor_kind(executor))
 
     def check(self) -> None:
         """Raise where the process of a rank has ended since it was called."""
@@ -120,8 +144,7 @@ class Workers:
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
             outputs = [{name: np.array(arena.view(place)) for name, place in own.items()} for own in answer.outputs]
-            times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes, answer.stretches_ns)
-            results.append(RankResult(outputs, times, []))
+            results.append(RankResult(outputs, answer.times, []))
         return results
 
     def _own_place(self, named: SourceLocation) -> SourceLocation:
@@ -132,15 +155,6 @@ class Workers:
                     return place
         return named
 
-    def new_kept(self) -> int:
-        """Return a number for values that stay with the ranks."""
-        self._last_kept += 1
-        return self._last_kept
-
-    def drop(self, number: int) -> None:
-        """Let the ranks forget values that stayed, when they are called next."""
-        self._drop.append(number)
-
     def close(self) -> None:
         """End the processes."""
         self._end()
@@ -148,20 +162,15 @@ class Workers:
     def _call(
         self, rank: int, mesh: Mesh, tasks: Sequence[Task], kept: KeptMessage, drop: list[int], alone: bool
     ) -> Call:
-        known, inputs = self._known[rank], self.inputs
-        graphs, messages = {}, []
-        for graph, values, wanted, one_thread, totals in tasks:
-            number = self._numbers.setdefault(graph, len(self._numbers))
-            if number not in known:
-                known.add(number)
-                graphs[number] = graph.to_json()
+        numbers, graphs = self._numbered(rank, tasks)
+        inputs, messages = self.inputs, []
+        for number, (graph, values, wanted, one_thread, totals) in zip(numbers, tasks, strict=True):
             places = {name: inputs.put(value) for name, value in values.items()}
             asked = graph.output_names if wanted is None else list(wanted)
             messages.append(TaskMessage(number, places, asked, one_thread, dict(totals)))
         put = {name: inputs.put(value) for name, value in kept.put.items()}
-        shape = (mesh.data, mesh.model, mesh.stage)
         carried, take = list(kept.carried), list(kept.take)
-        return Call(self._token, shape, messages, graphs, kept.number, put, carried, take, drop, alone)
+        return Call(self._token, mesh, messages, graphs, kept.number, put, carried, take, drop, alone)
 
     def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
@@ -199,7 +208,8 @@ class Workers:
         return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
 
-def _kind(executor: Executor) -> tuple[str, str, str]:
+def executor_kind(executor: Executor) -> tuple[str, str, str]:
+    """Return what makes two executors alike: backend, optimization level and policy."""
     return executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
 
 
