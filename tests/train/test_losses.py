@@ -245,10 +245,13 @@ def test_progress_shows_epoch_batch_figures_and_speed():
     assert file.getvalue().count("\n") == 2
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8"])
-def test_labels_that_are_no_class_are_refused(dtype):
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("classes", [100, "k"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
+def test_labels_that_are_no_class_are_refused(dtype, classes, declared):
     b = tl.GraphBuilder()
-    graph = b.build(loss=b.cross_entropy(b.input("z", ("n", 100), "float32"), b.input("labels", ("n",), dtype)))
+    labels = b.input("labels", ("n",), dtype if declared else None)
+    graph = b.build(loss=b.cross_entropy(b.input("z", ("n", classes), "float32"), labels))
     z = np.random.default_rng(0).normal(size=(3, 100)).astype("float32")
 
     def loss(labels):
@@ -256,6 +259,16 @@ def test_labels_that_are_no_class_are_refused(dtype):
 
     logs = z - np.log(np.exp(z).sum(1, keepdims=True))
     assert loss([0, 99, 50]) == pytest.approx(-np.mean([logs[0, 0], logs[1, 99], logs[2, 50]]), rel=1e-5)
-    for wrong in (100, -1, -100) if dtype != "uint8" else (100,):
+    for wrong in (100, -1, -100) if dtype[0] != "u" else (100,):
         with pytest.raises(tl.ExecutionError, match="out of range for an axis of 100"):
             loss([0, 1, wrong])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", None])
+def test_labels_with_an_axis_of_one_are_refused(dtype):
+    b = tl.GraphBuilder()
+    with pytest.raises(tl.ShapeError, match="one place for the classes") as caught:
+        b.cross_entropy(b.input("z", ("n", 4), "float32"), b.input("labels", ("n", 1), dtype))
+    assert "reshape(target, ('n',))" in str(caught.value)
+    one = b.build(loss=b.cross_entropy(b.input("one", ("n", 1), "float32"), b.input("all", ("n", 1), "float32")))
+    assert tl.Executor().execute(one, {"one": np.ones((2, 1), "f4"), "all": np.ones((2, 1), "f4")})["loss"] == 0

@@ -13,6 +13,8 @@ from .methods import Axes, TensorMethods
 from .types import INTEGERS, normal_axis
 
 T = TypeVar("T")
+_MOST_CLASSES = 2**31  # more than there are, and its product with a label below 0 still fits an int64
+_NO_LABEL = -(2**62)  # no gather finds it
 
 
 class Losses(TensorMethods[T], Generic[T]):
@@ -76,9 +78,17 @@ class Losses(TensorMethods[T], Generic[T]):
     def _expected(self, logs: T, logits: Any, target: Any, axis: int) -> T:
         """The sum of logarithms over classes, weighted by the target."""
         shape, given = self.shape_of(logits), self.shape_of(target)
-        if shape is None or given is None or len(given) >= len(shape):
+        if shape is None or given is None or len(given) > len(shape):
             return self.sum(self.multiply(target, logs), axis)
         at = normal_axis(axis, len(shape), "cross_entropy")
+        if len(given) == len(shape):
+            # one place spread over all classes would be another number, not a probability of each
+            if given[at] == 1 != shape[at]:
+                kept = (*given[:at], *given[at + 1 :])
+                hint = f"for integer labels write b.reshape(target, {kept!r}), else give a probability for each class"
+                message = f"cross_entropy: a target {given} has one place for the classes of logits {shape}"
+                raise ShapeError(message, hint, code="E001")
+            return self.sum(self.multiply(target, logs), axis)
         dtype = target.dtype if hasattr(target, "dtype") else plain_array(target).dtype
         integers, unknown = str(dtype) in INTEGERS, dtype is None
         labels = integers or (unknown and given == (*shape[:at], *shape[at + 1 :]))
@@ -91,10 +101,15 @@ class Losses(TensorMethods[T], Generic[T]):
         if spread:
             return self.sum(self.multiply(target, logs), axis)
         order = [a for a in range(len(shape)) if a != at]
-        classes = shape[at]
-        if isinstance(classes, int) and dtype is not None and not str(dtype).startswith("u"):
+        # a gather counts labels below 0 from the end: they become numbers that it refuses
+        if unknown:
+            found = self.gather(self.iota(shape[at]), target, 0)
+            target = self.where(self.equal(found, target), found, _NO_LABEL)
+        elif not str(dtype).startswith("u"):
             target = target if str(dtype) == "int64" else self.cast(target, "int64")
-            target = self.minimum(target, self.multiply(target, classes + 1))  # a gather counts below 0 from the end
+            classes = shape[at]
+            beyond = classes + 1 if isinstance(classes, int) else _MOST_CLASSES
+            target = self.minimum(target, self.multiply(target, beyond))
         return self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))
 
     def hinge(self, scores: Any, target: Any, *, margin: float = 1.0, weights: Any = None) -> T:
