@@ -148,7 +148,7 @@ def test_an_array_that_a_tensor_is_added_to_becomes_a_tensor():
         (np.add.reduce, "np.add.reduce on a tensor"),
         (lambda x: np.add(x, 1, dtype="float32"), "np.add with dtype="),
         (np.asarray, "has no values while it is being built"),
-        (lambda x: np.stack([x, x]), "has no values while it is being built"),
+        (lambda x: np.concatenate([x, x]), "np.concatenate on a tensor"),
     ],
 )
 def test_numpy_functions_that_graphs_do_not_have(use, said):
@@ -227,3 +227,26 @@ def test_sizes_near_the_largest(shape):
     ):  # fmt: skip
         with pytest.raises(tl.TensorLogicError):
             use()
+
+
+def test_numpy_functions_on_a_tensor_add_nodes_or_say_what_to_write():
+    b = tl.GraphBuilder()
+    x = b.input("x", (2, 3), "float64")
+    assert np.ndim(x) == 2 and tuple(np.shape(x)) == (2, 3)
+    with pytest.raises(tl.ShapeError, match=r"np\.ndim needs to know the rank"):
+        np.ndim(b.input("any"))
+    graph = b.build(
+        a=np.sum(x, 0), m=np.max(x, axis=1, keepdims=True), e=np.einsum("ij->ji", x), w=np.where(x > 1, x, 0.0)
+    )
+    value = np.arange(6.0).reshape(2, 3)
+    out = tl.Executor().execute(graph, {"x": value})
+    assert out["a"].tolist() == value.sum(0).tolist() and out["m"].tolist() == value.max(1, keepdims=True).tolist()
+    assert out["e"].tolist() == value.T.tolist() and out["w"].tolist() == np.where(value > 1, value, 0.0).tolist()
+    for call, words in {  # what is only NumPy's
+        "out": (lambda: np.sum(x, out=np.zeros(3)), "np.sum on a tensor of a graph"),
+        "dtype": (lambda: np.mean(x, dtype="f4"), "np.mean on a tensor of a graph"),
+        "concatenate": (lambda: np.concatenate([x, x]), r"b\.concat"),
+        "inverse": (lambda: np.linalg.inv(x), "np.inv on a tensor of a graph is not there"),
+    }.values():
+        with pytest.raises(tl.GraphError, match=words):
+            call()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import GraphError, nearest
+from ..errors import GraphError, TensorLogicError, nearest
 from .elementwise import FUNCTIONS
 from .graph import Node
 from .methods import Axes, TensorMethods
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .builder import GraphBuilder
 
 R = TypeVar("R")
+_AS_NUMPY = (  # methods of a builder that take what the NumPy functions of their names take
+    "sum prod max min mean any all argmax argmin var where clip reshape transpose expand_dims squeeze broadcast_to stack sort argsort einsum"
+).split()
 
 
 class TensorOperators(Generic[R]):
@@ -129,6 +132,24 @@ class Tensor(TensorOperators["Tensor"]):
             return self.builder.truth(BITWISE[name], *operands)
         result: Tensor = getattr(self.builder, name)(*operands)
         return result
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """Add the node of a NumPy function that is no ufunc: ``np.sum(x, 0)`` is ``b.sum(x, 0)``."""
+        name = function.__name__
+        if name in ("shape", "ndim"):
+            shape = self.builder._shape(self, f"np.{name}")
+            return len(shape) if name == "ndim" else shape
+        if name not in _AS_NUMPY:
+            ours = "concat" if name == "concatenate" else name
+            hint = f"write b.{ours}(...)" if hasattr(self.builder, ours) else nearest(name, _AS_NUMPY)[0]
+            raise GraphError(f"np.{name} on a tensor of a graph is not there", hint, code="E142")
+        try:
+            return getattr(self.builder, name)(*args, **options)
+        except TensorLogicError:
+            raise
+        except TypeError as error:  # an argument that only NumPy has
+            hint = f"write b.{name}(...) with the arguments that it has"
+            raise GraphError(f"np.{name} on a tensor of a graph: {error}", hint, code="E142") from None
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
