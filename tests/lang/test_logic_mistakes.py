@@ -148,3 +148,19 @@ def test_show_of_several_outputs_and_of_a_mapping():
 def test_show_of_unsigned_scores():
     shown = tl.show(np.array([3, 0, 7, 7], np.uint8), 4, above=-1)
     assert shown == "axis 0  value\n2       7\n3       7\n0       3\n1       0\n4 of 4"
+
+
+@pytest.mark.parametrize("domain", [{"ann", "bob"}, frozenset(["ann", "bob"]), None, 2.0, "ab", True, np.array("ab")])
+def test_show_takes_names_in_order_or_a_size(domain):
+    with pytest.raises(tl.InputError, match="a domain is"):
+        tl.show(np.eye(2, dtype=bool), domain)
+
+
+def test_show_takes_sizes_of_numpy_and_names_that_are_made_as_they_are_read():
+    answer = np.array([True, False])
+    assert tl.show(answer, np.int64(2)) == tl.show(answer, 2)
+    assert (
+        tl.show(answer, (n for n in ["ann", "bob"]))
+        == tl.show(answer, np.array(["ann", "bob"]))
+        == tl.show(answer, ["ann", "bob"])
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError, expect_whole
+from ..errors import InputError, ShapeError, expect_whole
 from ..tables import html_table, table
 
 Names = Sequence[Any] | int
@@ -73,7 +73,8 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     expect_whole("limit=", limit)
     shape, columns, scores = _entries(value, above)
     rank = len(shape)
-    given = list(domains) if len(domains) != 1 else list(domains) * rank
+    given = [_in_order(d) for d in domains]
+    given = given if len(given) != 1 else given * rank
     if len(given) != rank:
         raise ShapeError(f"{len(given)} domains for an answer of {rank} axes", code="E616")
     for axis, (d, size) in enumerate(zip(given, shape, strict=True)):
@@ -97,6 +98,19 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     for n in shape:
         size *= n
     return shown(titles, [list(row) for row in zip(*named, strict=True)], f"{count:,} of {size:,}{more}")
+
+
+def _in_order(domain: Any) -> Names:
+    """Return a domain as its size, or as names of which each has a place."""
+    if isinstance(domain, set | frozenset):
+        hint = "give the list of names that the answer was computed with"
+        raise InputError("a domain is a set, whose elements have no order", hint, code="E605")
+    if isinstance(domain, int | np.integer) and not isinstance(domain, bool):
+        return int(domain)
+    if isinstance(domain, str | bytes | bool) or not isinstance(domain, Iterable) or getattr(domain, "ndim", 1) == 0:
+        hint = 'write show(answer, ["alice", "bob"]), or show(answer, 2)'
+        raise InputError(f"a domain is a size or a list of names, got {domain!r}", hint, code="E301")
+    return domain if isinstance(domain, Sequence) else list(domain)
 
 
 def scalar_shown(value: Any) -> Shown:
