@@ -127,7 +127,7 @@ def test_quick_calls_run_on_the_loop_where_they_are_awaited_at_once_and_alone(mo
 def test_a_call_that_takes_long_is_not_quick_any_more():
     executor, graph = tl.Executor(), chain()
     executor.execute(graph, {"x": np.ones(200_000)})
-    program = executor.ready_call(graph).program
+    program = executor.last_calls.of(graph).program
     program.quick_runs, inputs = short_calls.RUNS, {"x": np.ones(200_000)}
     assert short_call(executor, graph, inputs) == "quick"
     handle = asyncio.run(awaited_handle(executor, graph, inputs))

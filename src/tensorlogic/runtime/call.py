@@ -5,25 +5,28 @@ Batch, stream, retry, budgets, bodies and the rest drive this call or wrap the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..backends.base import Kernel
 from ..errors import TensorLogicError
-from ..events import Hook, RunRecord, StepEvent, running
+from ..events import ExecutionPhase, Hook, RunRecord, StepEvent, running
+from ..ir.graph import EinsumGraph
 from ..plan.build import Step
+from .context import ExecutionContext
 from .frame import Between, Frame, failed, placed, stop_reason, stop_run
 from .program import Function, Program, failed_at
-from .values import as_planned, write_outputs
+from .values import Outputs, arrays_for, as_planned, write_outputs
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
 T = TypeVar("T")
+_EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
 
 
 def call(
@@ -45,6 +48,74 @@ def call(
     if out is None and program.single_owned_output and program.verified and type(results[0]) is np.ndarray:
         return results
     return owned(program, results, out)
+
+
+class LastCall(NamedTuple):
+    """A graph, what its inputs were, and the program that ran."""
+
+    graph: EinsumGraph
+    signature: tuple[tuple[str, type[Any], Any, Any], ...]
+    program: Program
+
+
+class LastCalls(dict[int, LastCall]):
+    """By the id of a graph, the call it was last run with; one that is just like it needs no planning."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+
+    def remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
+        """Keep what the next call of a graph compares itself with first."""
+        if len(self) >= self._bound:
+            self.clear()
+        signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
+        self[id(graph)] = LastCall(graph, signature, program)
+
+    def of(self, graph: EinsumGraph) -> LastCall | None:
+        """Return the last call of a graph, where there was one."""
+        return self.get(id(graph))
+
+    def release(self, graph: EinsumGraph) -> None:
+        """Give the memory that the last run of a graph keeps for the next one back to the system."""
+        if (last := self.pop(id(graph), None)) is not None:
+            last.program.release()
+
+
+def same_again(ready: LastCall, graph: EinsumGraph, inputs: Any) -> list[Any] | None:
+    """Return the values of inputs that are just like the last ones, so that nothing else needs checking; else None."""
+    if ready.graph is not graph or type(inputs) is not dict or len(inputs) != len(ready.signature):
+        return None
+    given: dict[str, Any] = inputs
+    values = []
+    for name, kind, shape, dtype in ready.signature:
+        value: Any = given.get(name)
+        if type(value) is not kind or value.dtype is not dtype or value.shape != shape:
+            return None
+        values.append(value)
+    return values
+
+
+def run_program(
+    context: ExecutionContext,
+    program: Program,
+    values: Sequence[Any],
+    out: Mapping[str, Any] | None,
+    hooks: Sequence[Hook],
+    between: Between | None = None,
+) -> Outputs:
+    """Run a program as its contexts allow, telling the executor's own of the phases; ``out`` holds arrays by name."""
+    for each in running.contexts:
+        each.admit(program)
+    targets = None if out is None else arrays_for(program.types, out)
+    if hooks:
+        context.notify(_EXECUTION)
+        outputs = call(program, values, hooks, targets, between)
+        context.notify(_COMPLETE)
+    else:
+        context.phase = _EXECUTION
+        outputs = call(program, values, (), targets, between)
+        context.phase = _COMPLETE
+    return Outputs(program.names, outputs)
 
 
 def run(

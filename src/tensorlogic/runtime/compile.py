@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
-from ..backends.base import Backend
+from ..backends.base import Backend, get_backend
 from ..backends.native.support import usable
 from ..errors import FormatError, expect
 from ..events import span
@@ -19,6 +19,7 @@ from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel
 from ..passes.specialize import checked_sizes, input_types
 from ..plan.build import ExecutionPlan
+from .call import Wrapper
 from .executor import Executor
 from .programs import not_pickled, sized_by_inputs
 from .tuning import Choice
@@ -126,7 +127,7 @@ class CompiledGraph:
         else:
             for plan in self.plans():
                 programs.prepare(self.optimized, {name: t for name, _, t in plan.inputs})
-        self.executor.forget_ready()
+        self.executor.last_calls.clear()
         return self.explain()
 
     @property
@@ -214,7 +215,36 @@ def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
     """Return an executor for a config, which compiles to machine code where rounding may differ and fusing is allowed."""
     fast = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
     policy = "fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
-    return executor.with_config(config, policy=policy)
+    return executor_like(executor, config, policy=policy)
+
+
+def executor_like(
+    executor: Executor,
+    config: CompilationConfig,
+    *,
+    policy: str | None = None,
+    plans: int | None = None,
+    backend: str | Backend | None = None,
+    wrap: Sequence[Wrapper] | None = None,
+) -> Executor:
+    """Return an executor that prepares graphs otherwise, with the same context and limits; other wrappers, if given."""
+    theirs = executor.programs
+    chosen = executor.backend if backend is None else get_backend(backend)
+    if policy != "exact" and not chosen.capabilities().supports("native"):
+        policy = "exact" if backend is not None else None
+    own = Executor(
+        chosen,
+        context=executor.context,
+        memory_limit=theirs.memory_limit,
+        flops_limit=theirs.flops_limit,
+        wrap=theirs.wrap if wrap is None else wrap,
+        passes=theirs.passes,
+        plans=theirs.store.bound if plans is None else plans,
+        threads=theirs.threads,
+        policy=policy or theirs.policy,
+    )
+    own.programs.config, own.profiles = config, executor.profiles  # one profile, whoever runs
+    return own
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
-from ..events import ExecutionPhase, Hook, RunRecord, entered_contexts, running, span
+from ..events import ExecutionPhase, Hook, RunRecord, active_contexts, entered_contexts, running, span, watchers
 from ..store import Lock
 
 if TYPE_CHECKING:
@@ -158,6 +158,21 @@ def contexts_to_join(own: ExecutionContext) -> tuple[ExecutionContext, ...] | No
         return around
     found = tuple(dict.fromkeys((*active, *around, own) if own.entered else (*active, *around)))
     return None if len(found) == len(active) else found
+
+
+def hooks_around(own: ExecutionContext, profiles: Sequence[Hook]) -> tuple[Hook, ...]:
+    """Return those who watch the runs of an executor now: in its own context and in those around it, profiles and all who watch everything."""
+    active = running.contexts
+    if not entered_contexts.get() and (not active or (len(active) == 1 and active[0] is own)):
+        return (*own.hooks, *profiles, *watchers())
+    around = [hook for context in active_contexts() for hook in context.hooks]
+    return tuple(dict.fromkeys((*own.hooks, *around, *profiles, *watchers())))
+
+
+def in_contexts(own: ExecutionContext, function: Callable[[], T]) -> T:
+    """Return what a function does while its runs keep to an executor's own context and to those entered around it."""
+    contexts = contexts_to_join(own) if own.entered or entered_contexts.get() else None
+    return function() if contexts is None else joined(contexts, own.hooks, function)
 
 
 def joined(contexts: tuple[ExecutionContext, ...], hooks: Sequence[Hook], function: Callable[[], T]) -> T:

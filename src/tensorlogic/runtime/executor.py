@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import expect, expect_whole
-from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
+from ..errors import expect
+from ..events import ExecutionPhase, Hook, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel
@@ -17,22 +17,11 @@ from ..passes.specialize import checked_sizes
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
-from .call import Wrapper, call
-from .context import ExecutionContext, Profiles, contexts_to_join, joined
-from .frame import Between, Frame
-from .program import Program
+from .call import LastCalls, Wrapper, run_program, same_again
+from .context import ExecutionContext, Profiles, contexts_to_join, hooks_around, joined
+from .frame import Frame
 from .programs import Programs, not_pickled
-from .values import (
-    Inputs,
-    LastCall,
-    Outputs,
-    Sizes,
-    arrays_for,
-    checked_donations,
-    input_arrays,
-    same_again,
-    types_of_call,
-)
+from .values import Inputs, Outputs, Sizes, checked_donations, input_arrays, types_of_call
 
 if TYPE_CHECKING:
     from .aio.call_queue import CallQueue
@@ -43,8 +32,6 @@ if TYPE_CHECKING:
     from .jit import Jit
     from .recovery.run import Recovery
     from .strategy import GradientStrategy
-
-_EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
 
 
 class Executor:
@@ -82,10 +69,6 @@ class Executor:
             context.entered = False  # nobody else has it yet
         expect(context, ExecutionContext, "an ExecutionContext is expected", "write context=ExecutionContext([hook])")
         self.context = context
-        expect_whole("threads", threads, 1)
-        for name, value in (("plans", plans), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
-            if value is not None:
-                expect_whole(name, value)
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(
@@ -101,7 +84,7 @@ class Executor:
             flops_limit=flops_limit,
             bound=plans,
         )
-        self._ready: dict[int, LastCall] = {}  # by the id of a graph, the call it was last run with
+        self.last_calls = LastCalls(plans)
         self.jit: Jit | None = None
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
@@ -159,62 +142,26 @@ class Executor:
             if contexts is not None:
                 running.contexts = contexts  # as joined() does, without a call within a call
             watched = entered or around or context.hooks or self.profiles.hooks or watchers()
-            hooks = self.hooks() if watched else ()
+            hooks = hooks_around(context, self.profiles.hooks) if watched else ()
             plain = sizes is None and budget is None and not donate
-            ready = self._ready.get(id(graph)) if plain else None
+            ready = self.last_calls.get(id(graph)) if plain else None
             values = None if ready is None else same_again(ready, graph, inputs)
             if values is not None and ready is not None:
                 programs.quick_calls = next(programs.quick)
-                return self._run(ready.program, values, out, hooks, None)
+                return run_program(context, ready.program, values, out, hooks)
             names, values = self.arrays(graph, {} if inputs is None else inputs)
             own = checked_donations(graph, donate) if donate else ()
             known = None if sizes is None else checked_sizes(graph, sizes)
             program = programs.for_call(graph, names, values, known, budget, own)
             if plain and program.trusted:
-                self._remember(graph, names, values, program)
-            return self._run(program, values, out, hooks, None)
+                self.last_calls.remember(graph, names, values, program)
+            return run_program(context, program, values, out, hooks)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
         finally:
             if contexts is not None:
                 running.contexts = around
-
-    def run(
-        self,
-        program: Program,
-        values: Sequence[Any],
-        out: Inputs | None,
-        hooks: Sequence[Hook],
-        between: Between | None = None,
-    ) -> Outputs:
-        """Run a program on arrays, telling the context of the phases; ``between`` is given the run before each step."""
-        context = self.context
-        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
-            return joined(contexts, context.hooks, partial(self._run, program, values, out, hooks, between))
-        return self._run(program, values, out, hooks, between)
-
-    def _run(
-        self,
-        program: Program,
-        values: Sequence[Any],
-        out: Inputs | None,
-        hooks: Sequence[Hook],
-        between: Between | None,
-    ) -> Outputs:
-        context = self.context
-        for each in running.contexts:
-            each.admit(program)
-        targets = None if out is None else arrays_for(program.types, out)
-        if hooks:
-            context.notify(_EXECUTION)
-            outputs = call(program, values, hooks, targets, between)
-            context.notify(_COMPLETE)
-        else:
-            context.phase = _EXECUTION
-            outputs = call(program, values, (), targets, between)
-            context.phase = _COMPLETE
-        return Outputs(program.names, outputs)
 
     def frame(self, graph: EinsumGraph, inputs: Inputs | None = None) -> Frame:
         """Return a run that stands before its first step and is taken on step by step; it can be saved and loaded."""
@@ -267,39 +214,7 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        active = running.contexts
-        if not entered_contexts.get() and (not active or (len(active) == 1 and active[0] is self.context)):
-            return (*self.context.hooks, *self.profiles.hooks, *watchers())
-        around = [hook for context in active_contexts() for hook in context.hooks]
-        return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))
-
-    def with_config(
-        self,
-        config: CompilationConfig,
-        *,
-        policy: str | None = None,
-        plans: int | None = None,
-        backend: str | Backend | None = None,
-        wrap: Sequence[Wrapper] | None = None,
-    ) -> Executor:
-        """Return an executor that prepares graphs otherwise, with the same context and limits; other wrappers, if given."""
-        mine = self.programs
-        chosen = self.backend if backend is None else get_backend(backend)
-        if policy != "exact" and not chosen.capabilities().supports("native"):
-            policy = "exact" if backend is not None else None
-        own = Executor(
-            chosen,
-            context=self.context,
-            memory_limit=mine.memory_limit,
-            flops_limit=mine.flops_limit,
-            wrap=mine.wrap if wrap is None else wrap,
-            passes=mine.passes,
-            plans=mine.store.bound if plans is None else plans,
-            threads=mine.threads,
-            policy=policy or mine.policy,
-        )
-        own.programs.config, own.profiles = config, self.profiles  # one profile, whoever runs
-        return own
+        return hooks_around(self.context, self.profiles.hooks)
 
     def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
         """Return the names of a graph's inputs and what is given for them as arrays of the backend."""
@@ -311,31 +226,6 @@ class Executor:
 
     def __reduce__(self) -> NoReturn:
         raise not_pickled("An executor", "make one in each process: Executor()")
-
-    def ready_call(self, graph: EinsumGraph) -> LastCall | None:
-        """Return what a graph was last run with, where a call that is just like it needs no planning."""
-        return None if self.programs.policy == "adaptive" else self._ready.get(id(graph))
-
-    def expect_call(self, ready: LastCall) -> None:
-        """Compare the next call of a graph with an earlier one first, which is not the last: callers who take turns between shapes."""
-        self._ready[id(ready.graph)] = ready
-
-    def forget_ready(self) -> None:
-        """Make the next call of each graph look its program up again."""
-        self._ready.clear()
-
-    def release(self, graph: EinsumGraph) -> None:
-        """Give the memory that the last run of a graph keeps for the next one back to the system."""
-        ready = self._ready.pop(id(graph), None)
-        if ready is not None:
-            ready.program.release()
-
-    def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
-        """Keep what the next call compares itself with first."""
-        if len(self._ready) >= self.programs.store.bound:
-            self._ready.clear()
-        signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
-        self._ready[id(graph)] = LastCall(graph, signature, program)
 
 
 class DummyExecutor(Executor):

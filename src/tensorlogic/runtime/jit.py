@@ -14,6 +14,9 @@ from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import EvictionPolicy, Lock, Store, StoreStats, reset_in_child
+from .call import run_program
+from .compile import executor_like
+from .context import in_contexts
 from .program import Program
 
 if TYPE_CHECKING:
@@ -189,9 +192,9 @@ class Jit:
     def __init__(self, executor: Executor, config: JitConfig) -> None:
         self.config, self.executor = config, executor
         policy = "adaptive" if config.exact else "fast"
-        cold = executor.with_config(executor.config, policy="exact")
+        cold = executor_like(executor, executor.config, policy="exact")
         self.cold = executor if executor.programs.policy == "exact" else cold
-        self.hot = executor.with_config(executor.config, policy=policy, plans=0).programs
+        self.hot = executor_like(executor, executor.config, policy=policy, plans=0).programs
         self.detector = HotPathDetector(config.hot_path_threshold)
         self.compiler = JitCompiler()
         self.cache = JitCache(config.max_cache_size)
@@ -210,7 +213,8 @@ class Jit:
         signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
         program = self.cache.get(signature)
         if program is not None:
-            return self.executor.run(program, values, out, self.executor.hooks())
+            context, hooks = self.executor.context, self.executor.hooks()
+            return in_contexts(context, partial(run_program, context, program, values, out, hooks))
         able = self.hot.facts is not None and self.config.max_cache_size
         if able and self._became_hot(signature, hash(graph) in self._seen):
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
-from ..errors import BackendError, InputError, nearest
+from ..errors import BackendError, InputError, expect_whole, nearest
 from ..events import ExecutionPhase, Hook, span
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, meets_others
@@ -54,6 +54,10 @@ class Programs:
         flops_limit: int | None = None,
         bound: int = 256,
     ) -> None:
+        expect_whole("threads", threads, 1)
+        for name, value in (("plans", bound), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
+            if value is not None:
+                expect_whole(name, value)
         self.backend, self.context, self.config = backend, context, config
         self.threads, self.wrap, self.passes = threads, tuple(wrap), tuple(passes)
         self.memory_limit, self.flops_limit = memory_limit, flops_limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from ..errors import BackendError, InputError, TensorLogicError, expect, expect_
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
 from ..passes.specialize import checked_sizes, input_types
-
-if TYPE_CHECKING:
-    from .program import Program
 
 Inputs = Mapping[str, Any]
 Sizes = Mapping[str, int] | None  # by name
@@ -75,28 +72,6 @@ def _array(name: str, value: Any, dtype: str | None, backend: Backend, relations
         return backend.asarray(value, dtype)
     except TensorLogicError as error:
         raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
-
-
-class LastCall(NamedTuple):
-    """A graph, what its inputs were, and the program that ran."""
-
-    graph: EinsumGraph
-    signature: tuple[tuple[str, type[Any], Any, Any], ...]
-    program: Program
-
-
-def same_again(ready: LastCall, graph: EinsumGraph, inputs: Any) -> list[Any] | None:
-    """Return the values of inputs that are just like the last ones, so that nothing else needs checking; else None."""
-    if ready.graph is not graph or type(inputs) is not dict or len(inputs) != len(ready.signature):
-        return None
-    given: dict[str, Any] = inputs
-    values = []
-    for name, kind, shape, dtype in ready.signature:
-        value: Any = given.get(name)
-        if type(value) is not kind or value.dtype is not dtype or value.shape != shape:
-            return None
-        values.append(value)
-    return values
 
 
 def checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, ...]:

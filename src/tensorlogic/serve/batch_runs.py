@@ -20,8 +20,9 @@ from ..passes.split import split_inputs
 from ..runtime.aio.short_calls import is_steady
 from ..runtime.batch import Way, cuts, marked, stack, way_of
 from ..runtime.batch_groups import Group
+from ..runtime.call import LastCall, same_again
 from ..runtime.executor import Executor
-from ..runtime.values import LastCall, Outputs, check_call, check_names, same_again
+from ..runtime.values import Outputs, check_call, check_names
 from ..store import Store
 
 KINDS = 1024  # that are remembered; another one is looked at anew
@@ -151,7 +152,7 @@ class BatchedGraph:
     def note_time(self, kind: Kind, count: int, seconds: float) -> None:
         """Note how long a batch took; one that was held up by others does not count for much."""
         if kind.steady is None:
-            ready = self.executor.ready_call(kind.way.graph if kind.way and kind.way.graph else self.graph)
+            ready = self.executor.last_calls.of(kind.way.graph if kind.way and kind.way.graph else self.graph)
             kind.steady = ready is not None and is_steady(ready.program)
         if kind.steady:
             size = rounded(count)
@@ -216,12 +217,12 @@ class BatchedGraph:
     def _execute(self, calls: dict[int, LastCall], graph: EinsumGraph, size: int, inputs: dict[str, Any]) -> Outputs:
         """Run a batch; the executor compares it with the last one of its size, not with the last one."""
         executor = self.executor
-        if executor.ready_call(graph) is None:
+        if executor.last_calls.of(graph) is None:
             calls.clear()  # it was told to forget them
         elif (ready := calls.get(size)) is not None:
-            executor.expect_call(ready)
+            executor.last_calls[id(graph)] = ready
         outputs = executor.execute(graph, inputs)
-        if (ready := executor.ready_call(graph)) is not None:
+        if (ready := executor.last_calls.of(graph)) is not None:
             calls[size] = ready  # perhaps of another size, by another thread: it is compared before it is used
         return outputs
 

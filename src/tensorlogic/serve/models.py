@@ -12,7 +12,7 @@ from ..errors import InputError, OutOfMemoryError, nearest
 from ..events import span
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
-from ..runtime.compile import CompiledGraph
+from ..runtime.compile import CompiledGraph, executor_like
 from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
 from ..store import Lock, Store, reset_in_child
@@ -285,7 +285,7 @@ def _read(model: Model, executor: Executor) -> Loaded:
     if isinstance(source, CompiledGraph):
         graph, own = source.optimized, source.executor
     elif isinstance(source, EinsumGraph):
-        graph, own = source, executor.with_config(executor.config)
+        graph, own = source, executor_like(executor, executor.config)
     else:
         hint = "a model is a graph, a compiled graph, a file, or a function that returns one"
         raise InputError(f"model {model.label!r} is a {type(source).__name__}", hint, code="E465")

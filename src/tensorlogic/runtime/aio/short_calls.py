@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ...ir.graph import EinsumGraph, bodies
 from ...plan.fused_steps import Fused
-from ..values import same_again
+from ..call import same_again
 from .call_queue import AsyncHandle
 from .workers import workers
 
@@ -46,7 +46,7 @@ def is_steady(program: Program) -> bool:
 
 def short_call(executor: Executor, graph: EinsumGraph, inputs: Any) -> str:
     """Return "brief" or "quick" for a call that is just like the last one of its graph, where its plan or its last runs say so and nobody watches; else ""."""
-    ready = executor.ready_call(graph)
+    ready = executor.last_calls.of(graph)
     if ready is None or same_again(ready, graph, inputs) is None or executor.hooks():
         return ""
     return "brief" if is_brief(ready.program) else "quick" if ready.program.quick_runs >= RUNS else ""
@@ -54,7 +54,7 @@ def short_call(executor: Executor, graph: EinsumGraph, inputs: Any) -> str:
 
 def note_time(executor: Executor, graph: EinsumGraph, handle: AsyncHandle[Any]) -> None:
     """Note how long a call ran, for the next ones like it."""
-    ready = executor.ready_call(graph)
+    ready = executor.last_calls.of(graph)
     if ready is not None and handle.begun_at and not ready.program.brief:
         took, program = handle.ended_at - handle.begun_at, ready.program
         program.quick_runs = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ from ...events import span
 from ...ir.graph import EinsumGraph, reachable
 from ...passes.pipeline import CompilationConfig, OptimizationLevel
 from ...plan.printing import describe
+from ..call import run_program
+from ..compile import executor_like
+from ..context import in_contexts
 from ..frame import Frame
 from ..values import Inputs, Outputs
 from .checkpoints import Checkpoint, CheckpointManager
@@ -72,14 +76,15 @@ class Recovery:
         key = (falls and config.fallback_backends, retries)
         if key not in self._tiers:
             mine, wrap = executor.programs, (*executor.programs.wrap,)
-            first = executor.with_config(mine.config, wrap=(retrying, *wrap)) if retries else executor
+            first = executor_like(executor, mine.config, wrap=(retrying, *wrap)) if retries else executor
             found = [(executor.backend.name, first)]
             if falls and first.programs.facts is not None:
-                plain = executor.with_config(mine.config, policy="exact", wrap=(*wrap, _plain))
+                plain = executor_like(executor, mine.config, policy="exact", wrap=(*wrap, _plain))
                 found.append((f"{executor.backend.name}, one step after another", plain))
             for name in config.fallback_backends if falls else ():
                 if name != executor.backend.name:
-                    own = executor.with_config(
+                    own = executor_like(
+                        executor,
                         CompilationConfig(OptimizationLevel.NONE),
                         backend=name,
                         policy="exact",
@@ -243,7 +248,8 @@ def _run_left(executor: Executor, run: Run) -> Outputs:
     try:
         names, values = executor.arrays(run.left.graph, run.left.values)
         program = executor.programs.for_call(run.left.graph, names, values, None)
-        return executor.run(program, values, None, executor.hooks(), run.between)
+        context, hooks = executor.context, executor.hooks()
+        return in_contexts(context, partial(run_program, context, program, values, None, hooks, run.between))
     finally:
         current.retries = around
 

@@ -312,7 +312,7 @@ class StreamProcessor:
     def release(self) -> None:
         """Give the memory that is kept for the next chunk back to the system."""
         if self._last is not None:
-            self.executor.release(self._last)
+            self.executor.last_calls.release(self._last)
             self._last = None
 
     def chunk_bytes(self, rows: int, ahead: int) -> int:
