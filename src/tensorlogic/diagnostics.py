@@ -96,6 +96,16 @@ def caller() -> SourceLocation | None:
     return place
 
 
+def warn_caller(message: str, kind: type[Warning]) -> None:
+    """Warn at the place in the user's code that is calling into the package."""
+    import warnings  # loaded by those who warn
+
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and not _of_user(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level)
+
+
 def _of_user(frame: FrameType) -> bool:
     """Tell whether a frame is neither of the package (the methods of its dataclasses are in no file) nor of Python itself."""
     file = frame.f_code.co_filename

@@ -217,3 +217,10 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
         end = perf_counter_ns()
         for hook in listening:
             hook.on_span(name, start, end, get_ident())
+
+
+def tell_wrappers(wrap: Sequence[Any], calls: Sequence[Any], what: str) -> None:
+    """Tell wrappers that want to know (they have a method ``planned``) which calls they will be around."""
+    for wrapper in wrap:
+        if hasattr(wrapper, "planned"):
+            wrapper.planned(calls, what)

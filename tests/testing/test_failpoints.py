@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.testing import failing_at
+from tensorlogic.testing import FailpointWarning, failing_at
 
 
 def plain(step, args):
@@ -40,12 +40,49 @@ def test_steps_are_chosen_by_name_number_or_a_function():
     b = tl.GraphBuilder()
     graph = b.build(y=b.log(b.exp(b.input("x", (2,)))))
     inputs = {"x": np.ones(2)}
-    numbers = {s.op.name: s.node for s in tl.Executor(wrap=[failing_at("none")]).plan(graph, inputs).steps}
+    numbers = {s.op.name: s.node for s in tl.Executor(wrap=[failing_at()]).plan(graph, inputs).steps}
     for chosen in ("log", numbers["log"], lambda step: step.op.name == "log"):
         with pytest.raises(tl.ExecutionError, match="log") as caught:
             tl.Executor(wrap=[failing_at(chosen)]).execute(graph, inputs)
         assert isinstance(caught.value.__cause__, OSError)
-    np.testing.assert_allclose(tl.Executor(wrap=[failing_at("sqrt")]).execute(graph, inputs)["y"], inputs["x"])
+    other = tl.Executor(wrap=[failing_at("sqrt")])
+    with pytest.warns(FailpointWarning):
+        np.testing.assert_allclose(other.execute(graph, inputs)["y"], inputs["x"])
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("logg", r"failing_at\('logg'\) concerns none of the 3 steps of a graph, so that none of them fails: did you mean 'log'\?"),
+        ("fsync", "known: 'exp', 'log', 'sum'"),
+        (99, r"failing_at\(99\) .* they are \d+ \(exp\), \d+ \(log\), \d+ \(sum\)"),
+        (lambda step: False, r"failing_at\(a function\) .* they are exp, log, sum"),
+    ],
+)  # fmt: skip
+def test_a_step_that_no_graph_has_is_told_once(step, said):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.sum(b.log(b.exp(b.input("x", (2,))))))
+    executor = tl.Executor(wrap=[failing_at(step)])
+    with pytest.warns(FailpointWarning, match=said) as caught:
+        executor.execute(graph, {"x": np.ones(2)})
+    assert len(caught) == 1 and caught[0].filename == __file__
+    executor.execute(graph, {"x": np.ones(2)})
+    b = tl.GraphBuilder()
+    executor.execute(b.build(y=b.tanh(b.input("x", (2,)))), {"x": np.ones(2)})
+
+
+def test_a_step_in_the_body_of_a_loop_is_found():
+    b = tl.GraphBuilder()
+    start = b.input("x", (2,))
+    graph = b.build(y=b.scan(lambda state, _: (b.tanh(state), state), start, length=3)[0])
+    with pytest.raises(tl.ExecutionError):
+        tl.Executor(wrap=[failing_at("tanh")]).execute(graph, {"x": np.ones(2)})
+
+
+def test_an_operation_on_files_that_is_none_is_told(tmp_path):
+    with pytest.warns(FailpointWarning, match=r"none of the 5 operations on files.*did you mean 'fsync'\?"):
+        tl.CheckpointManager(tmp_path, wrap=[failing_at("sync")])
+    tl.CheckpointManager(tmp_path, wrap=[failing_at("fsync")])
 
 
 def test_chance_follows_the_generator():

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..events import tell_wrappers
 
 FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
+OPERATIONS = ("write", "fsync", "replace", "rename", "mkdir")
 NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
 
 
@@ -27,6 +29,7 @@ def file_call(operation: str, args: tuple[Any, ...]) -> Any:
 def wrapped_files(wrap: Sequence[Callable[[Any], Any]]) -> FileCall:
     """Return file operations with wrappers around them, the first outermost."""
     call: FileCall = file_call
+    tell_wrappers(wrap, OPERATIONS, "operations on files")
     for wrapper in reversed(wrap):
         call = wrapper(call)
     return call

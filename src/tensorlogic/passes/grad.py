@@ -6,10 +6,9 @@ every pass, backend and tool applies to it. Forward mode is :mod:`~tensorlogic.p
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
+from ..diagnostics import warn_caller
 from ..errors import DTypeError, GraphError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir import ops
 from ..ir.check import check_structure
@@ -281,7 +280,7 @@ def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Option
     root = graph.inputs[name]
     order = reachable(graph.nodes, ends)
     if root not in set(order):
-        _warn(f"no output depends on {name!r}: its gradient is zero")
+        warn_caller(f"no output depends on {name!r}: its gradient is zero", GradientWarning)
         return
     types = graph.inference.types
     active = activity(graph.nodes, types, [root], options)
@@ -298,11 +297,4 @@ def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Option
                 code="E110",
             ).at(node.location)
     why = f": {graph.nodes[ended[0]].op.name} is flat" if ended else ""
-    _warn(f"the gradient for {name!r} is zero everywhere{why}")
-
-
-def _warn(message: str) -> None:
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tensorlogic."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, GradientWarning, stacklevel=level)  # at the user's line
+    warn_caller(f"the gradient for {name!r} is zero everywhere{why}", GradientWarning)

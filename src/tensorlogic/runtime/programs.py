@@ -12,14 +12,14 @@ import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, expect_whole, nearest
-from ..events import ExecutionPhase, Hook, span
+from ..events import ExecutionPhase, Hook, span, tell_wrappers
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, meets_others
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, optimize, passes_of, sized_passes
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize, with_dtypes
-from ..plan.build import POLICIES, QUICK, ExecutionPlan, build_plan, lay_out
+from ..plan.build import POLICIES, QUICK, ExecutionPlan, Step, build_plan, lay_out
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Lock, Store, StoreStats
 from .call import Wrapper, run
@@ -324,6 +324,8 @@ class Programs:
     def _bind(self, plan: ExecutionPlan, kernels: _Kernels) -> Program:
         with span("bind", (*self.context.hooks, kernels)):
             program = bind(plan, self.backend, self.wrap)
+        if self.wrap:
+            tell_wrappers(self.wrap, _all_steps(plan), "steps of a graph")
         program.kernels = kernels.lines
         return program
 
@@ -433,3 +435,10 @@ class _Kernels(Hook):
         """Note a kernel and how long it took."""
         if name.startswith("compile "):
             self.lines.append(f"{name.removeprefix('compile ')}: kernel ready after {(end_ns - start_ns) / 1e6:.1f} ms")
+
+
+def _all_steps(plan: ExecutionPlan) -> list[Step]:
+    """Return the steps of a plan, and those of its bodies."""
+    return [
+        found for step in plan.steps for found in (step, *(own for body in step.bodies for own in _all_steps(body)))
+    ]

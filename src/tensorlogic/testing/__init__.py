@@ -4,12 +4,12 @@ from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
 from .cases import Case, cases
 from .communication import CarrierCase, carrier_cases, check_carrier
-from .failpoints import Failpoint, failing_at
+from .failpoints import Failpoint, FailpointWarning, failing_at
 from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport
 
 __all__ = [
-    "BackendTestAdapter", "CarrierCase", "Case", "CaseResult", "ConformanceReport", "Failpoint", "GradientCheck",
+    "BackendTestAdapter", "CarrierCase", "Case", "CaseResult", "ConformanceReport", "Failpoint", "FailpointWarning", "GradientCheck",
     "GradientChecker", "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "carrier_cases", "cases", "check_carrier",
     "difference", "failing_at", "missing_rows",
 ]  # fmt: skip

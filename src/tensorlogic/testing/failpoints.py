@@ -6,15 +6,24 @@ import copy
 import os
 import random
 import signal
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from time import sleep as real_sleep
 from typing import Any
 
-from ..errors import InputError, expect_whole
+from ..diagnostics import warn_caller
+from ..errors import InputError, expect_whole, nearest
 from ..runtime.context import seconds
 from ..store import Lock
 
 AnyCall = Callable[[Any, tuple[Any, ...]], Any]  # of a step of a plan, or of an operation on files
+
+
+class FailpointWarning(UserWarning):
+    """A fault that cannot strike where it was put: nothing there is what it concerns.
+
+    >>> issubclass(FailpointWarning, UserWarning)
+    True
+    """
 
 
 class Failpoint:
@@ -24,13 +33,32 @@ class Failpoint:
     0
     """
 
-    def __init__(
-        self, concerns: Callable[[Any], bool], strikes: Callable[[int], bool], strike: Callable[[], None]
-    ) -> None:
+    def __init__(self, step: Any, strikes: Callable[[int], bool], strike: Callable[[], None]) -> None:
+        self.step = step  # what was asked for
         self.count = 0  # calls that it concerned
         self.strikes = 0  # of these, where it struck
-        self._concerns, self._due, self._strike = concerns, strikes, strike
+        self._concerns, self._due, self._strike = _concerns(step), strikes, strike
         self._lock = Lock()
+        self._told = step is None  # whether it concerns something that was planned, or a warning said that it does not
+
+    def planned(self, calls: Sequence[Any], what: str) -> None:
+        """Warn, once, where none of the calls that are to come is one that it concerns: a test would pass that tests nothing."""
+        if self._told or not calls:
+            return
+        self._told = True
+        if any(map(self._concerns, calls)):
+            return
+        names = sorted({_name(at) for at in calls})
+        if isinstance(self.step, int):
+            numbers = sorted({(at.node, _name(at)) for at in calls if hasattr(at, "node")})
+            rest = "they are " + ", ".join(f"{number} ({name})" for number, name in numbers[:12])
+        elif isinstance(self.step, str):
+            rest = "; ".join(nearest(self.step, names))
+        else:
+            rest = "they are " + ", ".join(names[:12])
+        asked = "a function" if callable(self.step) else repr(self.step)
+        message = f"failing_at({asked}) concerns none of the {len(calls)} {what}, so that none of them fails: {rest}"
+        warn_caller(message, FailpointWarning)
 
     def __call__(self, call: AnyCall) -> AnyCall:
         """Return a call that goes on to another unless this one is to fail."""
@@ -65,7 +93,8 @@ def failing_at(
     function of the step is true. For files the name is that of a function of the module os: ``write``, ``fsync``, ``rename``, ``mkdir``.
     ``call`` says which of these fail, counted from 1 over all runs: a number, or several, as ``range(1, 4)``; ``chance`` lets each fail
     with a probability, drawn from ``rng``. Without either all do. Failing is to raise ``error``; with ``kill`` the process
-    ends at once, as by ``kill -9``; with a ``delay`` of seconds alone the call is only late.
+    ends at once, as by ``kill -9``; with a ``delay`` of seconds alone the call is only late. Where a graph is planned that has no
+    such step, or files are written by operations of other names, a :class:`FailpointWarning` says so, with the nearest name.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -100,7 +129,7 @@ def failing_at(
         if not wait:
             raise OSError("a fault that was injected")
 
-    return Failpoint(_concerns(step), due, strike)
+    return Failpoint(step, due, strike)
 
 
 def _concerns(step: int | str | Callable[[Any], bool] | None) -> Callable[[Any], bool]:
@@ -109,6 +138,10 @@ def _concerns(step: int | str | Callable[[Any], bool] | None) -> Callable[[Any],
     if callable(step):
         return step
     if isinstance(step, str):
-        return lambda at: step == (at if isinstance(at, str) else at.op.name)
+        return lambda at: step == _name(at)
     expect_whole("step", step)
     return lambda at: getattr(at, "node", None) == step
+
+
+def _name(at: Any) -> str:
+    return at if isinstance(at, str) else str(at.op.name)
