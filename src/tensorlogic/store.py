@@ -126,10 +126,7 @@ class Store(Generic[K, V]):
     """
 
     def __init__(
-        self,
-        bound: int,
-        policy: EvictionPolicy = EvictionPolicy.LRU,
-        measure: Callable[[V], int] = lambda _: 1,
+        self, bound: int, policy: EvictionPolicy = EvictionPolicy.LRU, measure: Callable[[V], int] = lambda _: 1
     ) -> None:
         if bound < 0:
             raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E311")

@@ -224,10 +224,7 @@ def _matmul(
     gone = {x for own in form.labels for x in own if x not in output and x not in form.inner}
     batch_shape = [sizes[x] for x in form.batch]
     inner = _size(form.inner, sizes)
-    shapes = (
-        [*batch_shape, _size(left, sizes), inner],
-        [*batch_shape, inner, _size(right, sizes)],
-    )
+    shapes = ([*batch_shape, _size(left, sizes), inner], [*batch_shape, inner, _size(right, sizes)])
     orders = ((*form.batch, *left, *form.inner), (*form.batch, *form.inner, *right))
     labels = (*form.batch, *left, *right)
     final_shape = [sizes[x] for x in labels]

@@ -87,9 +87,7 @@ def main() -> None:
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # what they cannot encode is a ? in a terminal and an escape elsewhere, not an error
+    # what they cannot encode is a ? in a terminal and an escape elsewhere, not an error
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace" if stream.isatty() else "backslashreplace")

@@ -41,11 +41,7 @@ STORED = {"BOOL": "bool"} | {  # safetensors' names of dtypes
 @lru_cache(4)
 def _node_files(kinds: tuple[type[Op], ...]) -> Any:
     """Return the type of the nodes in a file, whose operations are of some kinds."""
-    fields: Any = [
-        ("op", reduce(or_, kinds)),
-        ("args", tuple[int, ...], ()),
-        ("at", tuple[SourceLocation, ...], ()),
-    ]
+    fields: Any = [("op", reduce(or_, kinds)), ("args", tuple[int, ...], ()), ("at", tuple[SourceLocation, ...], ())]
     return list[msgspec.defstruct("_NodeFile", fields, forbid_unknown_fields=True)]  # type: ignore[misc]
 
 

@@ -211,13 +211,8 @@ class EinsumGraph:
         return f"<EinsumGraph ({_few(self.input_names)}) -> ({_few(self.output_names)}): {len(self.nodes)} nodes>"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (
-            self.nodes,
-            self.outputs,
-            dict(self.constants),
-            dict(self.axis_names),
-            self.scores,
-        )  # read-only mappings cannot be pickled
+        # read-only mappings cannot be pickled
+        return self.nodes, self.outputs, dict(self.constants), dict(self.axis_names), self.scores
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.nodes, self.outputs, constants, axis_names, self.scores = state

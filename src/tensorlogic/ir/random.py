@@ -16,10 +16,8 @@ from .methods import TensorMethods
 from .sizes import Dim, dim, prod
 
 T = TypeVar("T")
-TRAINING, STEP = (
-    "training",
-    "training.step",
-)  # inputs that a trainer gives: whether it trains, and the number of the step
+# inputs that a trainer gives: whether it trains, and the number of the step
+TRAINING, STEP = "training", "training.step"
 HALF = 1 << 32
 
 

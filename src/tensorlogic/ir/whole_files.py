@@ -49,16 +49,16 @@ def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:
         left = left[call("write", (handle, left)) :]
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, call: FileCall = file_call) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place and move it there, so that it appears whole or not at all."""
     temporary = temporary_name(path)
     try:
         write(temporary)
-        to_disk(temporary, call)
-        call("replace", (temporary, path))
+        to_disk(temporary)
+        file_call("replace", (temporary, path))
     finally:
         temporary.unlink(missing_ok=True)
-    to_disk(path.parent, call)
+    to_disk(path.parent)
 
 
 def write_folder(

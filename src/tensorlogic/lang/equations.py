@@ -180,11 +180,7 @@ def _cells(
 
 
 def total(
-    name: str,
-    parts: Sequence[Contribution],
-    analysis: Analysis,
-    b: GraphBuilder,
-    values: Mapping[str, Tensor],
+    name: str, parts: Sequence[Contribution], analysis: Analysis, b: GraphBuilder, values: Mapping[str, Tensor]
 ) -> Tensor:
     """Combine what is said of a tensor, with the data given for it."""
     info = analysis.tensors[name]

@@ -57,10 +57,7 @@ def slice_lengths(tensor: s.Tensor, scalars: Scalars) -> Iterator[tuple[str, int
 
 
 def variable_ranges(
-    equation: s.Equation,
-    scalars: Scalars,
-    size: Callable[[str], int | None],
-    extent: Callable[[str, int], int | None],
+    equation: s.Equation, scalars: Scalars, size: Callable[[str], int | None], extent: Callable[[str, int], int | None]
 ) -> tuple[dict[str, Range], list[ReadPlace]]:
     """Find where the variables of an equation run so that everything it reads is in range.
 

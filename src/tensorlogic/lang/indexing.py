@@ -98,11 +98,7 @@ def _plus(b: GraphBuilder, total: Any, term: Any) -> Any:
 
 
 def read(
-    b: GraphBuilder,
-    tensor: Tensor,
-    places: Sequence[Affine | int],
-    ranges: Ranges,
-    beyond: Sequence[ReadPlace],
+    b: GraphBuilder, tensor: Tensor, places: Sequence[Affine | int], ranges: Ranges, beyond: Sequence[ReadPlace]
 ) -> tuple[Value, list[Value]]:
     """Read a tensor by the index in each place (an integer where it is a position).
 

@@ -12,18 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from .syntax import (
-    Comparison,
-    Constant,
-    Equation,
-    Expression,
-    Not,
-    Place,
-    Rule,
-    Tensor,
-    Variable,
-    variables,
-)
+from .syntax import Comparison, Constant, Equation, Expression, Not, Place, Rule, Tensor, Variable, variables
 
 MAX_COPIES = 500  # copies of relations, over which the whole program is cheaper
 ANSWER, DEMAND, FACTS = "answer", "demand", "facts"

@@ -13,18 +13,7 @@ from ..ir.tensor import Tensor
 from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis, Component
-from .equations import (
-    Lookup,
-    Statement,
-    Values,
-    contributions,
-    data_of,
-    located,
-    reader,
-    reads_of,
-    targets,
-    truth,
-)
+from .equations import Lookup, Statement, Values, contributions, data_of, located, reader, reads_of, targets, truth
 from .evaluate import NOTHING, Evaluation, Indices, reads_last
 from .fixpoints import cast, lower_fixpoint, split
 from .heads import FILL, Contribution, contribution, merge, settled, zero

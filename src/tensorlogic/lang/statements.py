@@ -67,11 +67,7 @@ def _plain(literals: list[Expression]) -> Statement | Tensor:
         case Comparison(operator="=", left=left, right=Text(value=path)):
             return Read(_equation_head(left), path, at=first.at)
         case Comparison(operator="=", left=Tensor(boolean=True) as left, right=Number(value=number) as right) if (
-            number
-            not in (
-                0,
-                1,
-            )
+            number not in (0, 1)
         ):
             brackets = f"{left.name}[{', '.join(map(text_of, left.places))}]" if left.places else left.name
             message = f"{left.name}(...) is true or false, and cannot be {text_of(right)}"
@@ -146,12 +142,7 @@ def _refuse_list(literals: list[Expression]) -> NoReturn:
             hint = "the factors of a product are written side by side: W[i,j] X[j]"
         refuse(second, "E646", "an equation has one value, but a ',' follows it", hint)
     if all(isinstance(x, Tensor) and x.boolean and not variables(x) for x in literals):
-        refuse(
-            second,
-            "E657",
-            "two facts are separated by ','",
-            ONE_LINE,
-        )
+        refuse(second, "E657", "two facts are separated by ','", ONE_LINE)
     refuse(
         second, "E645", "this list of literals says nothing", "a question ends in ?", "a rule is written head <- body"
     )

@@ -117,10 +117,7 @@ def components(
 
 
 def _check_circle(
-    component: Component,
-    inside: Sequence[Edge],
-    tensors: Mapping[str, Declaration],
-    scalars: Mapping[str, int | float],
+    component: Component, inside: Sequence[Edge], tensors: Mapping[str, Declaration], scalars: Mapping[str, int | float]
 ) -> None:
     """Refuse negation in a circle, and aggregates unless an index step orders the rounds."""
     stepped = not component.boolean and find_step(component.names, component.statements, scalars) is not None

@@ -127,10 +127,7 @@ STRAIGHT: dict[str, tuple[Slope | None, ...]] = {
     "greater_equal": (_same, _minus),
     "logical_and": (lambda t, x, y, g: g * _truth(t, x[1]), lambda t, x, y, g: g * _truth(t, x[0])),
     "logical_or": (lambda t, x, y, g: g * (1 - _truth(t, x[1])), lambda t, x, y, g: g * (1 - _truth(t, x[0]))),
-    "logical_xor": (
-        lambda t, x, y, g: g * (1 - 2 * _truth(t, x[1])),
-        lambda t, x, y, g: g * (1 - 2 * _truth(t, x[0])),
-    ),
+    "logical_xor": (lambda t, x, y, g: g * (1 - 2 * _truth(t, x[1])), lambda t, x, y, g: g * (1 - 2 * _truth(t, x[0]))),
     "where": (lambda t, x, y, g: g * (x[1] - x[2]), *DERIVATIVES["where"][1:]),
 }
 

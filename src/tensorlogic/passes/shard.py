@@ -113,13 +113,7 @@ class Draft:
     """The graph of one rank while it is written: what each value of the whole graph is on this rank."""
 
     def __init__(
-        self,
-        graph: EinsumGraph,
-        axes: Mapping[str, int],
-        wishes: Mapping[int, int],
-        ranks: int,
-        rank: int,
-        over: str,
+        self, graph: EinsumGraph, axes: Mapping[str, int], wishes: Mapping[int, int], ranks: int, rank: int, over: str
     ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
         self.wishes = wishes  # nodes of which only shares along an axis are needed

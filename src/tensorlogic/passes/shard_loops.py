@@ -20,12 +20,8 @@ from .indices import Index
 if TYPE_CHECKING:
     from .shard import Draft
 
-JOINS = {
-    "any": "logical_or",
-    "max": "maximum",
-    "min": "minimum",
-    "sum": "add",
-}  # how parts of a contraction are combined
+# how parts of a contraction are combined
+JOINS = {"any": "logical_or", "max": "maximum", "min": "minimum", "sum": "add"}
 
 
 def loop_in_shares(draft: Draft, node: Node, shares: Mapping[int, int]) -> tuple[Fixpoint, dict[int, int]] | None:

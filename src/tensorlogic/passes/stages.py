@@ -175,9 +175,7 @@ def _handed_on(graph: EinsumGraph, among: Collection[int]) -> list[int]:
     return found
 
 
-def cut_units(
-    graph: EinsumGraph, unit_of: Sequence[int], stages: int, rows: Collection[str] = (), over: str = "stage"
-) -> list[Unit]:
+def cut_units(graph: EinsumGraph, unit_of: Sequence[int], stages: int, rows: Collection[str] = ()) -> list[Unit]:
     """Return the units: what one makes and another reads is kept, or sent and received under the number of its node."""
     free = _free(graph, rows)
     live = set(reachable(graph.nodes, (i for _, i in graph.outputs)))
@@ -201,7 +199,7 @@ def cut_units(
             gives.setdefault(maker, []).append((a, KEEP, unit))
     found = []
     for unit in range(max(unit_of, default=0) + 1):
-        found.append(_unit(graph, unit, unit_of, stages, moves, gives.get(unit, []), shared, over))
+        found.append(_unit(graph, unit, unit_of, stages, moves, gives.get(unit, []), shared))
     return found
 
 
@@ -213,7 +211,6 @@ def _unit(
     moves: dict[tuple[int, int], str],
     gives: Sequence[tuple[int, str, int]],
     shared: Sequence[bool],
-    over: str,
 ) -> Unit:
     nodes, stage = list(graph.nodes), stage_of_unit(unit, stages)
     for (a, to), how in moves.items():
@@ -223,22 +220,20 @@ def _unit(
                 op: ops.Op = ops.Input(f"{KEEP}%{a}", t.shape, t.dtype)
             else:
                 source = stage_of_unit(unit_of[a], stages)
-                op = ops.Receive(over, stages, stage, source, f"%{a}", dims(t), str(t.dtype))
+                op = ops.Receive("stage", stages, stage, source, f"%{a}", dims(t), str(t.dtype))
             nodes[a] = Node(op, (), graph.nodes[a].locations)
     outputs = []
     for a, how, to in gives:
         if how == KEEP:
             outputs.append((f"{KEEP}%{a}", a))
         else:
-            nodes.append(Node(ops.Send(over, stages, stage, to, f"%{a}"), (a,), graph.nodes[a].locations))
+            nodes.append(Node(ops.Send("stage", stages, stage, to, f"%{a}"), (a,), graph.nodes[a].locations))
             outputs.append((f"{SEND}%{a} to {to}", len(nodes) - 1))
     own = [(name, i) for name, i in graph.outputs if (unit == stages - 1 if shared[i] else unit_of[i] == unit)]
     return Unit(extract(nodes, [*own, *outputs], graph.constants), stage, tuple(name for name, _ in own))
 
 
-def reductions_last(
-    graph: EinsumGraph, totals: Mapping[str, str], over: str = "data"
-) -> tuple[EinsumGraph, EinsumGraph | None]:
+def reductions_last(graph: EinsumGraph, totals: Mapping[str, str]) -> tuple[EinsumGraph, EinsumGraph | None]:
     """Return a graph whose outputs in ``totals`` are not yet combined over ranks, and the graph that combines them; None where there are none.
 
     Micro-batches add such outputs up anyway, so it is enough for ranks to meet once, after the last one.
@@ -251,7 +246,7 @@ def reductions_last(
         op, how = graph.nodes[i].op, totals.get(name)
         if (
             isinstance(op, ops.AllReduce)
-            and op.over == over
+            and op.over == "data"
             and readers[i] == 1
             and op.how == _COMBINED.get(how or "", how)
         ):

@@ -96,9 +96,8 @@ def candidates(
                 plans.append(alone._replace(name="native steps, threads of BLAS"))
             fast = partial(_groups, facts=facts, policy="fast", without=without)
             ranges = batch_on_threads(first, threads, fast, frozenset(donate))
-            plans += [
-                plan for plan in ranges if len(plan.donors) == len(first.donors)
-            ]  # what is donated is written over
+            # what is donated is written over
+            plans += [plan for plan in ranges if len(plan.donors) == len(first.donors)]
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
         plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=pool), chains)
@@ -109,12 +108,7 @@ def candidates(
 
 
 def _groups(
-    graph: EinsumGraph,
-    taken: AbstractSet[int] = frozenset(),
-    *,
-    facts: Facts,
-    policy: str,
-    without: frozenset[object],
+    graph: EinsumGraph, taken: AbstractSet[int] = frozenset(), *, facts: Facts, policy: str, without: frozenset[object]
 ) -> Sequence[Fusable]:
     found = find_groups(graph, facts, policy, taken)
     return [g for g in found if not without or group_key((i, graph.nodes[i].op) for i in g.nodes) not in without]

@@ -97,7 +97,7 @@ def find_groups(
     if policy == "fast" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
-            groups += window_groups(graph, [i for i in reading.live if i not in taken], backwards=True)
+            groups += window_groups(graph, [i for i in reading.live if i not in taken])
         groups += _column_sums(reading, taken)
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}

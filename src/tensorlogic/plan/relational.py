@@ -23,12 +23,7 @@ MOST = 64  # times the facts, that any relation is thought to have: an estimate 
 
 
 def relational_plan(
-    graph: EinsumGraph,
-    sparse: Mapping[str, TensorType],
-    others: Groups,
-    *,
-    in_place: bool,
-    threads: Callable[[], int],
+    graph: EinsumGraph, sparse: Mapping[str, TensorType], others: Groups, *, in_place: bool, threads: Callable[[], int]
 ) -> ExecutionPlan:
     """Return the plan of a graph some inputs of which are relations; ``others`` groups the nodes that run on arrays."""
     own = relation_groups(graph, sparse)

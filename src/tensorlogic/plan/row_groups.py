@@ -213,11 +213,7 @@ def grow_groups(
 
 
 def _joined(
-    i: int,
-    near: Sequence[Group],
-    base: int,
-    own: Footing,
-    fits: Callable[[int, Sequence[Group], Footing], bool],
+    i: int, near: Sequence[Group], base: int, own: Footing, fits: Callable[[int, Sequence[Group], Footing], bool]
 ) -> list[Group]:
     """Return the groups of its operands that a node can join, all of which become one."""
     for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):

@@ -61,14 +61,14 @@ class Runs(NamedTuple):
 Link = tuple[ops.Op, Shape, Shape]  # an operation of a chain, the shape that it reads and the one that it makes
 
 
-def window_groups(graph: EinsumGraph, live: Sequence[int], *, backwards: bool) -> list[Fusable]:
-    """Return the copies of windows that are one step each and, if wanted, the sums of windows that overlap."""
+def window_groups(graph: EinsumGraph, live: Sequence[int]) -> list[Fusable]:
+    """Return the copies of windows that are one step each, and the sums of windows that overlap."""
     nodes = graph.nodes
     uses = Counter(a for i in live for a in nodes[i].args) + Counter(i for _, i in graph.outputs)
     found, taken = [], set[int]()
     for i in reversed(live):
         kind = "windows" if _copies(graph, i) else "overlaps" if isinstance(nodes[i].op, ops.OverlapAdd) else ""
-        if i in taken or not kind or (kind == "overlaps" and not backwards) or graph.type_of(i).dtype not in FLOATS:
+        if i in taken or not kind or graph.type_of(i).dtype not in FLOATS:
             continue
         inner = ops.Window if kind == "windows" else ops.OverlapAdd
         chain = [i]

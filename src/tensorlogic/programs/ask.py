@@ -234,12 +234,7 @@ class _Prepared(NamedTuple):
 
 
 def _conjunction(
-    evaluation: Evaluation,
-    body: Sequence[s.Expression],
-    cache: dict[object, Any],
-    rebuild: Rebuild,
-    *,
-    on_demand: bool,
+    evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild, *, on_demand: bool
 ) -> Answers:
     """Answer a query by rules of its own, which are the same for all queries that differ in their constants only."""
     key = _pattern(evaluation, body, on_demand)

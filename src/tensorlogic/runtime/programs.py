@@ -76,9 +76,8 @@ class Programs:
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self._making = Lock()
-        self.quick = itertools.count(
-            1
-        )  # calls that were just like the last one, and needed no look-up; next() is atomic
+        # calls that were just like the last one, and needed no look-up; next() is atomic
+        self.quick = itertools.count(1)
         self.quick_calls = 0
 
     def graph_passes(self) -> tuple[Pass, ...]:

@@ -208,10 +208,7 @@ class BatchedGraph:
             if count == 1:
                 return [_raisable(error)]
             half = count // 2
-            return [
-                *self._together(kind, rows[:half], sizes[:half]),
-                *self._together(kind, rows[half:], sizes[half:]),
-            ]
+            return [*self._together(kind, rows[:half], sizes[:half]), *self._together(kind, rows[half:], sizes[half:])]
         return self._handed_out(outputs, sizes or [None] * count)
 
     def _execute(self, calls: dict[int, LastCall], graph: EinsumGraph, size: int, inputs: dict[str, Any]) -> Outputs:

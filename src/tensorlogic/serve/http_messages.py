@@ -22,12 +22,8 @@ REASONS = {
 HEADS = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason.encode()) for status, reason in REASONS.items()}
 JSON = b"application/json"
 HEAD = 1024  # bytes of a head that may be kept
-NOT_REPEATED = {
-    b"expect",
-    b"upgrade",
-    b"transfer-encoding",
-    b"content-encoding",
-}  # requests with these are always read in full
+# requests with these are always read in full
+NOT_REPEATED = {b"expect", b"upgrade", b"transfer-encoding", b"content-encoding"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -73,9 +69,9 @@ class Reply:
         self.status, self.parts, self.kind, self.headers, self.code = status, parts, kind, headers, code
 
 
-def json_reply(value: Any, status: int = 200) -> Reply:
+def json_reply(value: Any) -> Reply:
     """Return a reply with a JSON body."""
-    return Reply(status, [_encode(value)])
+    return Reply(200, [_encode(value)])
 
 
 def error_reply(error: BaseException) -> Reply:

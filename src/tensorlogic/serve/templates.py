@@ -115,13 +115,7 @@ class Template:
     )  # fmt: skip
 
     def __init__(
-        self,
-        routes: Any,
-        model: ServedModel,
-        models: Any,
-        head: KnownHead,
-        pattern: Pattern,
-        told: InferRequest,
+        self, routes: Any, model: ServedModel, models: Any, head: KnownHead, pattern: Pattern, told: InferRequest
     ) -> None:
         self.head, self.models = head, models  # those that are served while it holds
         self.routes, self.model, self.pattern, self.wanted = routes, model, pattern, told

@@ -36,11 +36,8 @@ ROUNDED = frozenset(
     "exp expm1 log log1p log2 sin cos tan arcsin arccos arctan sinh cosh tanh erf sigmoid power arctan2 logaddexp".split()
 )  # functions that kernels round differently
 SUMS = ("real", "log_sum_exp", "noisy_or", "max_product", "min_product", "lukasiewicz", "goguen_residuum")
-WRAPS = (
-    "max_product",
-    "max_plus",
-    "min_plus",
-)  # of integers that overflow, the order of three factors decides which is largest
+# of integers that overflow, the order of three factors decides which is largest
+WRAPS = ("max_product", "max_plus", "min_plus")
 
 
 Below = Callable[[int], int]  # gives a whole number below the one it is given, such as random.Random(0).randrange

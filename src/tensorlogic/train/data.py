@@ -235,7 +235,7 @@ class _Columns:
 
     def __getitem__(self, name: str) -> Any:
         wanted = Wanted({name: 0}, {name: TensorType(None, None)})
-        return batch_rows(self.table, columns_for(self.names, wanted, "the table"), wanted, 0)[name]
+        return batch_rows(self.table, columns_for(self.names, wanted, "the table"), wanted)[name]
 
 
 def _array(name: str, value: Any) -> Any:

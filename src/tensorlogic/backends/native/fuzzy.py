@@ -22,10 +22,8 @@ from .explicit import NUMBER, Explicit
 from .semiring import join_layout, laid_out
 
 Array = Any
-WIDTH, DEPTH = (
-    2048,
-    32,
-)  # columns and rows of a block of the second factor that stays near while rows of the first go by
+# columns and rows of a block of the second factor that stays near while rows of the first go by
+WIDTH, DEPTH = 2048, 32
 _BYTES = types.Array(types.uint8, 3, "C", readonly=True)
 
 

@@ -10,17 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .explicit import (
-    CODES,
-    CODES_OUT,
-    NUMBER,
-    PLACES,
-    PLACES_OUT,
-    WORDS,
-    WORDS_OUT,
-    explicit,
-    prefetch,
-)
+from .explicit import CODES, CODES_OUT, NUMBER, PLACES, PLACES_OUT, WORDS, WORDS_OUT, explicit, prefetch
 from .support import kernel
 from .words import lowest
 

@@ -24,10 +24,8 @@ from .weight_dots import LINE, WeightForm, weight_dot_of, weight_floats_of
 
 Array = Any
 FEW = 16  # rows up to which dot products of whole numbers are faster than BLAS on a block of floats
-LEAST, MOST = (
-    np.float32(2.0**-90),
-    np.float32(2.0**90),
-)  # a largest element beyond is left to BLAS, as steps could be no normal numbers
+# a largest element beyond is left to BLAS, as steps could be no normal numbers
+LEAST, MOST = np.float32(2.0**-90), np.float32(2.0**90)
 MOST_SPAN = 4  # blocks of a group that are written out one after another
 NO_ZEROS = np.zeros(1, np.int32)
 BLOCK_BYTES = 16 << 20  # of floats that weights become at once: BLAS lays rows out anew for each block

@@ -22,9 +22,8 @@ from .joins import Joins
 from .worklist import chain_of, is_chain
 
 THIN = 4  # elements of R in a row, on average, up to which its bits are moved one by one
-PAIRS = (
-    1 << 22
-)  # that may match where relations on one side are joined to one; beyond, the rules are better followed as they stand
+# that may match where relations on one side are joined to one; beyond, the rules are better followed as they stand
+PAIRS = 1 << 22
 BUDGET = 1 << 24  # words read, after which the loop can be stopped at the end of a round
 
 

@@ -50,10 +50,7 @@ class Seen:
         low, high = float(values.min()), float(values.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         before = (low, high) if self.average is None else self.average
-        self.average = (
-            momentum * before[0] + (1 - momentum) * low,
-            momentum * before[1] + (1 - momentum) * high,
-        )
+        self.average = (momentum * before[0] + (1 - momentum) * low, momentum * before[1] + (1 - momentum) * high)
         most = max(-low, high)
         self.width = self.width or most
         while most > self.width:

@@ -27,7 +27,7 @@ class RankGraph(NamedTuple):
     outputs: Mapping[str, Cuts]
 
 
-def batch_axes(graph: EinsumGraph, over: str | None, whole: Sequence[str] = ()) -> dict[str, int]:
+def batch_axes(graph: EinsumGraph, over: str | None) -> dict[str, int]:
     """Return the inputs that have rows, each with their axis: those of a named size, or of the first size that has a name.
 
     >>> from tensorlogic import GraphBuilder
@@ -35,7 +35,7 @@ def batch_axes(graph: EinsumGraph, over: str | None, whole: Sequence[str] = ()) 
     >>> batch_axes(b.build(y=b.input("x", ("n", 3)) @ b.input("w", (3, 2))), None)
     {'x': 0}
     """
-    shapes = {name: graph.nodes[i].op.shape or () for name, i in graph.inputs.items() if name not in whole}  # type: ignore[attr-defined]
+    shapes = {name: graph.nodes[i].op.shape or () for name, i in graph.inputs.items()}  # type: ignore[attr-defined]
     named = [d for shape in shapes.values() for d in shape[:1] if isinstance(d, str)]
     if over is not None and over in graph.inputs:
         return {over: 0}

@@ -73,9 +73,8 @@ class Neighbours:
         self._abandoned = False
         self._begun: dict[str, _Begun] = {}
         self._names: dict[int, bytes] = {}  # of what is begun
-        self._mail: list[dict[int, tuple[bytearray, Array]]] = [
-            {} for _ in sockets
-        ]  # what came from each rank: name and values
+        # what came from each rank: name and values
+        self._mail: list[dict[int, tuple[bytearray, Array]]] = [{} for _ in sockets]
         self._last = [0] * len(sockets)  # the numbers that came last
         self._gone: dict[int, str] = {}
         self._rooms: dict[tuple[str, int], tuple[list[Array], list[Array]] | None] = {}

@@ -60,9 +60,8 @@ class Resident:
         self._here = isinstance(config.strategy, Auto) or self.mesh.stage > 1
         self._given: dict[str, Array] = {}  # values that go to the ranks with the next run
         self._types: dict[str, TensorType] = {}  # of the values that stay
-        self._agreed: frozenset[str] = (
-            frozenset()
-        )  # values that ranks have had together, which they do not compare any more
+        # values that ranks have had together, which they do not compare any more
+        self._agreed: frozenset[str] = frozenset()
         self._cuts: dict[str, Cuts] = {}
         self._jobs: dict[tuple[TensorType, ...], Job] = {}
         self._kept: list[dict[str, Array]] = [{} for _ in range(self.mesh.size)]  # of threads, or of this process

@@ -121,8 +121,7 @@ class Simulation:
         lines.append(f"bubble {self.bubble:.1%}, efficiency {self.efficiency:.0%}; {how}{memory}")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return html_text(self)
+    _repr_html_ = html_text
 
 
 class _Event(NamedTuple):

@@ -53,13 +53,8 @@ if TYPE_CHECKING:
     from ..call import Call
     from ..executor import Executor
 
-HOPELESS = (
-    GraphError,
-    InputError,
-    FormatError,
-    ConvergenceError,
-    CheckpointError,
-)  # the same on every tier and backend
+# the same on every tier and backend
+HOPELESS = (GraphError, InputError, FormatError, ConvergenceError, CheckpointError)
 
 
 class Recovery:

@@ -46,8 +46,8 @@ class Source:
         return {name: _digest(value) for name, value in self.inputs.items()}
 
 
-def unfinished(frame: Frame, taken: Collection[str], outputs: Collection[str] | None = None) -> Unfinished:
-    """Return what is left of a run between two steps, for all outputs or some.
+def unfinished(frame: Frame, taken: Collection[str]) -> Unfinished:
+    """Return what is left of a run between two steps.
 
     Values that are held become inputs, under names that are not ``taken``; the operations before them are gone.
     """
@@ -60,7 +60,7 @@ def unfinished(frame: Frame, taken: Collection[str], outputs: Collection[str] | 
         name = _name(i, {*given, *taken})
         given[name] = frame.slots[own[0]]
         nodes[i] = Node(ops.Input(name, types[i][0].shape, types[i][0].dtype), (), nodes[i].locations)
-    return _part(nodes, graph, given, outputs)
+    return _part(nodes, graph, given, graph.output_names)
 
 
 def finished(outputs: Outputs, taken: Collection[str]) -> Unfinished:
@@ -78,10 +78,8 @@ def without(left: Unfinished, outputs: Collection[str]) -> Unfinished:
     return _part(left.graph.nodes, left.graph, left.values, names)
 
 
-def _part(
-    nodes: Sequence[Node], graph: EinsumGraph, given: Mapping[str, Any], outputs: Collection[str] | None
-) -> Unfinished:
-    wanted = [(name, i) for name, i in graph.outputs if outputs is None or name in outputs]
+def _part(nodes: Sequence[Node], graph: EinsumGraph, given: Mapping[str, Any], outputs: Collection[str]) -> Unfinished:
+    wanted = [(name, i) for name, i in graph.outputs if name in outputs]
     left = extract(nodes, wanted, graph.constants)
     return Unfinished(left, {name: given[name] for name in left.inputs})
 

@@ -18,22 +18,10 @@ from ...errors import FormatError, InputError
 from .blocks import Block, Buffers, Wanted, check_axes, same_rows
 from .source_fingerprints import array_mark
 
-HEAD_ERRORS = (
-    ValueError,
-    OSError,
-    EOFError,
-    TypeError,
-    SyntaxError,
-    TokenError,
-    MemoryError,
-    RecursionError,
-)  # of NumPy's reader
-PACK_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    NotImplementedError,
-    RuntimeError,
-)  # of damaged, unknown and encrypted members
+# of NumPy's reader
+HEAD_ERRORS = (ValueError, OSError, EOFError, TypeError, SyntaxError, TokenError, MemoryError, RecursionError)
+# of damaged, unknown and encrypted members
+PACK_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 
 def _mapped(path: Path) -> Any:

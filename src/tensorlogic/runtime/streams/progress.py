@@ -13,20 +13,13 @@ PATIENCE = 1.0  # seconds before anything is shown
 class Bar:
     """A bar on a terminal's stderr; nothing where stderr is no terminal, nor in the first second.
 
-    >>> bar = Bar(terminal=False)
+    >>> bar = Bar()
     >>> bar(100, 1000)
     >>> bar.close()
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = monotonic,
-        after: float = PATIENCE,
-        terminal: bool | None = None,
-        console: Any = None,
-    ) -> None:
-        self.clock, self.after, self.console = clock, after, console
-        self.terminal = sys.stderr.isatty() if terminal is None else terminal
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.clock, self.terminal = clock, sys.stderr.isatty()
         self._begin: float | None = None
         self._first = 0
         self._shown: Any = None
@@ -38,7 +31,7 @@ class Bar:
         if self._begin is None:
             self._begin, self._first = self.clock(), rows
         if self._shown is None:
-            if self.clock() - self._begin < self.after:
+            if self.clock() - self._begin < PATIENCE:
                 return
             self._open()
         bar, task = self._shown
@@ -56,7 +49,7 @@ class Bar:
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
         )
-        bar = Progress(*columns, console=self.console or Console(stderr=True), transient=True)
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
         bar.start()
         self._shown = bar, bar.add_task("stream", total=None, rate="")
 

@@ -120,7 +120,7 @@ class Chunks:
         if type(item).__module__.partition(".")[0] == "pyarrow":
             from .table_sources import batch_rows, columns_for
 
-            return batch_rows(item, columns_for(item.schema.names, self.wanted, f"chunk {number}"), self.wanted, 0)
+            return batch_rows(item, columns_for(item.schema.names, self.wanted, f"chunk {number}"), self.wanted)
         if not isinstance(item, Mapping):
             item = {self.wanted.only(f"chunk {number}"): item}
         self.wanted.checked(item, f"chunk {number}")

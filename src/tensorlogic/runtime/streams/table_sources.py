@@ -152,10 +152,10 @@ def _refuse_rounding(array: Any, column: str, start: int) -> None:
             raise FormatError(message, hint, code="E548")
 
 
-def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Block:
-    """Return the rows of an Arrow batch as arrays by input; ``start`` is the row of the stream that it begins at."""
+def batch_rows(batch: Any, columns: Columns, wanted: Wanted) -> Block:
+    """Return the rows of an Arrow batch as arrays by input."""
     block: Block = {}
-    for name, parts in batch_parts(batch, columns, wanted, start).items():
+    for name, parts in batch_parts(batch, columns, wanted, 0).items():
         if parts.one:
             block[name] = parts.arrays[0]
             continue
@@ -306,7 +306,7 @@ class Batches:
         if any(is_list(kind) and not hasattr(kind, "list_size") for kind in kinds.values()):
             return None
         batch = pyarrow.RecordBatch.from_arrays([pyarrow.array([], kind) for kind in kinds.values()], names=self.names)
-        block = batch_rows(batch, self.columns, self.wanted, 0)
+        block = batch_rows(batch, self.columns, self.wanted)
         widths = {
             name: kinds[own[0]].list_size for name, own in self.columns.items() if hasattr(kinds[own[0]], "list_size")
         }
@@ -387,7 +387,7 @@ def _largest_row_group(dataset: Any) -> int:
     return max((g.total_byte_size for f in fragments for g in getattr(f, "row_groups", ())), default=0)
 
 
-def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
+def of_arrow(given: Any, wanted: Wanted) -> Batches:
     """Return the rows of an Arrow table, batch, reader or dataset, or of anything that can be read as an Arrow stream."""
     pyarrow = arrow_module("pyarrow", "to read a table")
     if hasattr(given, "to_batches") and hasattr(given, "count_rows"):  # a dataset
@@ -399,7 +399,7 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
             given.schema,
             None,
             wanted,
-            what,
+            "the table",
             held=lambda names, rows: 3 * _largest_row_group(given),
         )
     if isinstance(given, pyarrow.RecordBatch):
@@ -411,10 +411,10 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
             given.schema,
             given.num_rows,
             wanted,
-            what,
+            "the table",
         )
     reader = given if isinstance(given, pyarrow.RecordBatchReader) else pyarrow.RecordBatchReader.from_stream(given)
-    return Batches(lambda row, rows, names: (iter(reader), 0), reader.schema, None, wanted, what, rewinds=False)
+    return Batches(lambda row, rows, names: (iter(reader), 0), reader.schema, None, wanted, "the table", rewinds=False)
 
 
 def written_columns(name: str, shape: tuple[int, ...]) -> list[str]:
