@@ -214,7 +214,7 @@ from .runtime.strategy import GradientStrategy as GradientStrategy
 from .runtime.strategy import MemoryStrategy as MemoryStrategy
 from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
-from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
+from .runtime.strategy_optimizer import StrategyOptimizer as StrategyOptimizer
 from .runtime.streams.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.streams.processor import ChunkMetadata as ChunkMetadata
 from .runtime.streams.processor import StreamProcessor as StreamProcessor

@@ -9,8 +9,8 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.runtime import strategy as module
-from tensorlogic.runtime.strategy import LEAST
+from tensorlogic.runtime import strategy_optimizer as module
+from tensorlogic.runtime.strategy_optimizer import LEAST
 
 L, M, P = tl.OptimizationLevel, tl.MemoryStrategy, tl.ParallelismStrategy
 

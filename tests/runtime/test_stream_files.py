@@ -292,9 +292,9 @@ def test_files_of_a_folder_follow_each_other_and_must_be_alike(tmp_path):
 @pytest.mark.parametrize("kind", ["table", "file"])
 @pytest.mark.parametrize("columns", [2, 11, 12, 13, 40])
 def test_few_and_many_columns_become_one_matrix(tmp_path, monkeypatch, columns, kind):
-    from tensorlogic.runtime.streams import table_sources
+    from tensorlogic.runtime.streams import table_columns, table_sources
 
-    monkeypatch.setattr(table_sources, "BLOCK", 128)  # some blocks in each chunk, the last of them smaller
+    monkeypatch.setattr(table_columns, "BLOCK", 128)  # some blocks in each chunk, the last of them smaller
     monkeypatch.setattr(table_sources, "BATCH", 64 * 40)
     rng = np.random.default_rng(columns)
     own = [rng.integers(-9, 9, 300).astype("int32"), *rng.normal(size=(columns - 1, 300)).astype("float32")]

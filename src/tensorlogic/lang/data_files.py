@@ -343,10 +343,11 @@ def _numeric(values: np.ndarray[Any, Any], name: str, path: str | os.PathLike[st
 
 
 def _holds_words(column: Column) -> bool:
-    return column.names is not None and not all(map(_is_number, column.names))
+    return column.names is not None and not all(map(is_number, column.names))
 
 
-def _is_number(cell: Name) -> bool:
+def is_number(cell: Name) -> bool:
+    """Tell whether a cell of a table reads as a number."""
     try:
         float(cell)
     except ValueError:
@@ -360,7 +361,7 @@ def _as_floats(column: Column) -> np.ndarray[Any, Any]:
 
 def _no_number(file: Path, place: int, column: Column, name: str) -> InputError:
     """Return the error of a cell that is no number, with its line."""
-    cell = next(n for n in column.names or () if not _is_number(n))
+    cell = next(n for n in column.names or () if not is_number(n))
     at = None
     if file.suffix.lower() in SEPARATED:
         rows = enumerate(_text(file).splitlines(), 1)

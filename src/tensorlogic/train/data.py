@@ -20,7 +20,7 @@ from ..lang.data_files import arrow_module
 from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
 from ..runtime.streams.blocks import Wanted
 from ..runtime.streams.reader import Ahead
-from ..runtime.streams.table_sources import batch_rows, columns_for
+from ..runtime.streams.table_columns import batch_rows, columns_for
 
 Arrays = Mapping[str, Any]
 Data = Any  # arrays by name, a data frame, a path, or an iterable of batches

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ExecutionError, InputError, TensorLogicError
-from .one_machine import AND, CATCH, END_LABEL, END_OF_VALUES, ERROR_LABEL, LONGEST_NAME, RUN_LABEL, ranks_differ
+from .labels import AND, CATCH, END_LABEL, END_OF_VALUES, ERROR_LABEL, RUN_LABEL, ranks_differ
+from .one_machine import LONGEST_NAME
 from .rank import of_rank
 
 if TYPE_CHECKING:

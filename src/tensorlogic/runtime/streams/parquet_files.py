@@ -10,7 +10,8 @@ from ...errors import FormatError, InputError
 from ...lang.data_files import arrow_module
 from .blocks import Wanted
 from .source_fingerprints import file_mark
-from .table_sources import LISTS, Batches, Opened, is_list
+from .table_columns import is_list
+from .table_sources import LISTS, Batches, Opened
 
 FILE_BUFFER = 1 << 16  # bytes of each column that are read at once
 SPARE = 1.25  # times what Arrow says it holds, which its allocator takes

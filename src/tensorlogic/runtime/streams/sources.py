@@ -118,7 +118,7 @@ class Chunks:
 
     def _block(self, item: Any, number: int) -> Block:
         if type(item).__module__.partition(".")[0] == "pyarrow":
-            from .table_sources import batch_rows, columns_for
+            from .table_columns import batch_rows, columns_for
 
             return batch_rows(item, columns_for(item.schema.names, self.wanted, f"chunk {number}"), self.wanted)
         if not isinstance(item, Mapping):

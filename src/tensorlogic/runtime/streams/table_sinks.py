@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...ir.whole_files import FileCall, remove, to_disk
 from ...lang.data_files import arrow_module
 from .growing_files import Staging, State, Values, writing
-from .table_sources import written_columns
+from .table_columns import written_columns
 
 LINES = 65536  # rows of text that are made at once
 

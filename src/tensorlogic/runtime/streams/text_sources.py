@@ -11,9 +11,10 @@ import numpy as np
 
 from ...diagnostics import SourceLocation
 from ...errors import FormatError
+from ...lang.data_files import is_number
 from .blocks import Block, Wanted
 from .source_fingerprints import file_mark
-from .table_sources import EXACT, columns_for
+from .table_columns import EXACT, columns_for
 
 LONGEST_LINE = 1 << 24  # characters of a row of text
 
@@ -30,7 +31,7 @@ class Lines:
         with self._opened() as file:
             first = self._line(file).rstrip("\r\n")
         cells = [cell.strip().strip('"') for cell in first.split(self.separator)] if first else []
-        self.header = not all(_is_number(cell) for cell in cells)
+        self.header = not all(map(is_number, cells))
         names = cells if self.header else [f"column {n}" for n in range(len(cells))]
         if not cells:
             raise FormatError(f"{path.name!r} has no line", code="E535")
@@ -159,14 +160,6 @@ class Lines:
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
         return {"columns": self.columns, "mark": self._mark}
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _text_type(declared: str | None) -> Any:
