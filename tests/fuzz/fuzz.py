@@ -41,6 +41,7 @@ import driven  # noqa: E402
 import hostile  # noqa: E402
 import interrupted  # noqa: E402
 import program_roads  # noqa: E402
+import ranks  # noqa: E402
 from checking import TAKEN, Expected, Largest, Roads, Wrong, check_owned, copies, quiet, run, same_bits  # noqa: E402
 
 
@@ -566,6 +567,7 @@ AREAS: dict[str, Area] = {
     "batch": Area(graph_case, batches.batches, 20, 0.5),
     "streams": Area(graph_case, driven.streams, 30, 0.3),
     "awaited": Area(graph_case, driven.awaited, 10, 0.5),
+    "ranks": Area(graph_case, ranks.ranks, 20, 0.2),
     "training": Area(driven.learning_case, driven.training, 5, 0.5, False),
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),

@@ -173,3 +173,28 @@ def test_a_script_as_several_ranks_goes_forward_and_back(tmp_path):
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
     assert done.returncode == 0 and done.stdout.count("ok") == 2, done.stderr
     assert done.stdout.count("runs") == 1  # the first process shows what it decided from
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [(S.PipelineParallel(2, 2), 2), (S.Hybrid(2, 1, 2), 4)], ids=["stages", "hybrid"]
+)
+def test_no_rows_go_through_stages(strategy, ranks):
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 3), "float32")
+    graph = b.build(y=b.relu(x) @ b.input("w", (3, 2), "float32"), total=b.sum(x))
+    config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(ranks)], strategy=strategy)
+    given = {"x": np.empty((0, 3), "f4"), "w": np.ones((3, 2), "f4")}
+    out = tl.Executor().execute_distributed(graph, given, config)
+    assert out["y"].shape == (0, 2) and out["total"] == 0
+
+
+def test_two_names_of_one_value_that_went_through_stages_have_memory_of_their_own():
+    b = tl.GraphBuilder()
+    y = b.relu(b.input("x", ("n", 3), "float32"))
+    total = b.sum(y)
+    graph = b.build(y=y, z=y, total=total, again=total)
+    config = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], strategy=S.PipelineParallel(2, 2))
+    out = tl.Executor().execute_distributed(graph, {"x": np.ones((5, 3), "f4")}, config)
+    out["y"][...] = 7
+    out["total"][...] = 7
+    assert (out["z"] == 1).all() and out["again"] == 15

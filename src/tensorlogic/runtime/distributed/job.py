@@ -112,7 +112,7 @@ class Job:
         if self.cut is None:
             return [range(0)]
         most = micro_batch_rows(self.config.strategy, self.mesh.stage, self.cut.size)
-        return parts(self.cut.size, -(-self.cut.size // most))
+        return parts(self.cut.size, max(1, -(-self.cut.size // most)))
 
     def part(self, rows: int) -> Part:
         """Return what the ranks run for so many rows."""

@@ -174,8 +174,8 @@ def data_inputs(graph: EinsumGraph, strategy: DistributedParallelismStrategy) ->
 
 
 def micro_batch_rows(strategy: Any, stages: int, rows: int) -> int:
-    """Return how many rows a micro-batch has."""
-    return min(rows, strategy.micro_batch_size or max(1, rows // (2 * stages)))
+    """Return how many rows a micro-batch has at the most; no rows at all are one micro-batch too."""
+    return max(1, min(rows, strategy.micro_batch_size or rows // (2 * stages)))
 
 
 def check_names(graph: EinsumGraph, strategy: DistributedParallelismStrategy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -269,6 +270,10 @@ class Distributed:
         """Run what comes before the micro-batches, those, and what comes after them."""
         cut = job.cut
         assert cut is not None
+        if not cut.size:  # nothing to hand on, and often nothing left to cut: every process has the answer by itself
+            world = self.world_of(config)
+            with nullcontext() if world is None else same_job(world, job, alike):
+                return dict(executor.execute(job.graph, inputs))
         needed = {name: inputs[name] for name in cut.before.inputs}
         known = {**inputs, **dict(executor.execute(cut.before, needed))}
         sources = {
@@ -293,9 +298,12 @@ class Distributed:
         if cut.after.outputs:
             after = executor.execute(cut.after, {name: known[name] for name in cut.after.inputs})
             known |= dict(after)
-        return {
-            name: np.array(known[label]) if stage == "before" else known[label] for name, stage, label in cut.outputs
-        }
+        given: set[str] = set()  # labels of outputs that have their memory: another name of one has its own
+        outputs = {}
+        for name, stage, label in cut.outputs:
+            outputs[name] = np.array(known[label]) if stage == "before" or label in given else known[label]
+            given.add(label)
+        return outputs
 
 
 def run_threads(
