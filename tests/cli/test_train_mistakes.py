@@ -18,6 +18,8 @@ def folder(tmp_path, monkeypatch):
         x, y, w = b.input("x", ("n", 2)), b.input("y", ("n",)), b.input("w", (2,))
         b.build(loss=b.mean_squared_error(x @ w, y) * scale).save(tmp_path / name)
     np.savez(tmp_path / "rows.npz", x=np.ones((40, 2)), y=np.ones(40))
+    np.savez(tmp_path / "no_y.npz", x=np.ones((40, 2)))
+    np.savez(tmp_path / "wide.npz", x=np.ones((40, 3)), y=np.ones(40))
     np.save(tmp_path / "w.npy", np.ones(2))
     (tmp_path / "bad.npz").write_bytes(b"no archive")
     (tmp_path / "bad.safetensors").write_bytes(b"no tensors at all")
@@ -29,6 +31,8 @@ def folder(tmp_path, monkeypatch):
     [
         ["--params", "missing.npz"], ["--params", "bad.npz"], ["--params", "w.npy"], ["--params", "bad.safetensors"],
         ["-o", "no/such/w.npz"], ["-o", "no/such/w.safetensors"], ["-o", "w.txt"],
+        ["--validation", "missing.npz"], ["--validation", "bad.npz"], ["--validation", "rows.csv"], ["--validation", "no_y.npz"],
+        ["--validation", "wide.npz"],
         ["--config", "optimizer = 5"], ["--config", "initial = 5"],
     ],
 )  # fmt: skip

@@ -589,14 +589,14 @@ def test_data_files_that_are_damaged_are_refused(tmp_path):
 
 def test_no_batches_to_measure_or_predict_is_said():
     trainer = fitted(SMALL)
-    for call in (
-        lambda: trainer.evaluate([]),
-        lambda: trainer.predict([], "p"),
-        lambda: fitted(SMALL, validation=iter([SMALL])),  # used up after the first epoch
+    for call, code in (
+        (lambda: trainer.evaluate([]), "E855"),
+        (lambda: trainer.predict([], "p"), "E855"),
+        (lambda: fitted(SMALL, validation=iter([SMALL])), "E851"),  # used up after the first epoch
     ):
         with pytest.raises(tl.InputError) as caught:
             call()
-        assert caught.value.diagnostic.code == "E855"
+        assert caught.value.diagnostic.code == code
 
 
 def test_parameters_that_do_not_fit_are_refused(tmp_path):

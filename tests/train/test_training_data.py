@@ -120,3 +120,110 @@ def test_batches_are_read_ahead_on_a_thread():
 
     with pytest.raises(OSError, match="no more"):
         trained(broken, prefetch=3)
+
+
+def with_more_inputs():
+    """The regression with dropout, a constant that is given, and an output that needs an input which the loss does not."""
+    b = tl.GraphBuilder()
+    x, y = b.input("x", ("n", 3), "float32"), b.input("y", ("n",), "float32")
+    p = b.dropout(x, 0.5) @ b.input("w", (3,), "float32") + b.input("k", (), "float32")
+    return b.build(loss=b.mean_squared_error(p, y), p=p, more=p + b.input("z", ("n",), "float32"))
+
+
+def with_more_trainer(data, validation=None, **options):
+    config = tl.TrainerConfig(**{"optimizer": tl.optim.sgd(0.05), "epochs": 3, "batch_size": 8, **options})
+    trainer = tl.Trainer(None, config)
+    fixed = {"k": np.float32(3)}
+    trainer.fit(with_more_inputs(), {"w": regression_params()["w"]}, data, validation, fixed=fixed)
+    return trainer
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"precision": "float16"}])
+def test_what_only_other_outputs_need_may_be_given_or_not(options):
+    data = regression_data()
+    more = {**data, "z": np.ones(40, "float32")}
+    one, other = with_more_trainer(data, data, **options), with_more_trainer(more, more, **options)
+    np.testing.assert_array_equal(one.params["w"], other.params["w"])
+    assert one.history.epochs == other.history.epochs
+    np.testing.assert_allclose(one.predict(more, "more"), one.predict(data, "p") + 1, rtol=1e-6)
+    batches = with_more_trainer([more] * 2, [more], **options)
+    np.testing.assert_array_equal(batches.params["w"], with_more_trainer([data] * 2, [data], **options).params["w"])
+
+
+def test_batches_are_asked_for_the_names_that_arrays_are():
+    data, trainer = regression_data(), with_more_trainer(regression_data())
+    for measure in (trainer.evaluate, with_more_trainer, lambda bad: with_more_trainer(data, bad)):
+        with pytest.raises(tl.InputError, match="nothing is given for the input 'y'"):
+            measure([{"x": data["x"]}])
+        with pytest.raises(tl.InputError, match="no input 'yy' for data"):
+            measure([{**data, "yy": data["y"]}])
+    assert trainer.predict([data], "p").shape == (40,)
+
+
+def test_fixed_inputs_are_given_again_to_measure_on_after_a_resume(tmp_path):
+    trainer = with_more_trainer(regression_data())
+    trainer.save(tmp_path)
+    again, fixed = tl.Trainer.resume(tmp_path), {"k": np.float32(3)}
+    assert again.evaluate(regression_data(), fixed=fixed) == trainer.evaluate(regression_data())
+    with pytest.raises(tl.InputError, match="nothing is given for the input 'k'"):
+        again.evaluate(regression_data())
+
+
+def test_validation_that_does_not_fit_is_refused_before_anything_is_learned(tmp_path):
+    data, steps = regression_data(), []
+
+    class Count(tl.Callback):
+        def on_batch(self, trainer, figures):
+            steps.append(trainer.steps)
+
+    np.savez(tmp_path / "no_y.npz", x=data["x"])
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    bad = [{"x": data["x"]}, {**data, "x": data["x"][:, :2]}, {**data, "y": data["y"][:3]}, 7]
+    bad += [tmp_path / "none.npz", tmp_path / "no_y.npz", tmp_path / "bad.npz"]
+    for validation in bad:
+        trainer = tl.Trainer(None, tl.TrainerConfig(epochs=2, batch_size=8), callbacks=[Count()])
+        with pytest.raises(tl.TensorLogicError):
+            trainer.fit(regression(), regression_params(), data, validation)
+    assert not steps
+
+
+def test_an_iterator_to_measure_on_is_told_from_an_empty_one():
+    batches = iter([regression_data()])
+    with pytest.raises(tl.InputError, match="an iterator, which can be gone through once"):
+        with_more_trainer(regression_data(), batches)
+
+
+def test_each_part_of_a_batch_has_random_numbers_of_its_own():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 64), "float32"), b.input("w", (64,), "float32")
+    graph = b.build(loss=b.mean(b.dropout(x, 0.5) * w))
+
+    def step(**options):
+        trainer = tl.Trainer(None, tl.TrainerConfig(optimizer=tl.optim.sgd(64.0), epochs=1, batch_size=4, **options))
+        trainer.fit(graph, {"w": np.zeros(64, "float32")}, {"x": np.ones((4, 64), "float32")})
+        return trainer.params["w"]
+
+    parts = step(accumulate=4)
+    assert set(parts.tolist()) == {0.0, -0.5, -1.0, -1.5, -2.0}  # with the same numbers: 0 and -2
+    assert not np.array_equal(parts, step(accumulate=4, seed=1))
+
+
+def test_random_parts_go_on_bit_for_bit(tmp_path):
+    options = {"accumulate": 2, "folder": tmp_path, "every": 3}
+    whole = with_more_trainer(regression_data(), **{**options, "folder": None})
+
+    class Stop(tl.Callback):
+        def on_batch(self, trainer, figures):
+            if trainer.steps == 7:
+                raise RuntimeError("killed")
+
+    stopped = tl.Trainer(None, tl.TrainerConfig(optimizer=tl.optim.sgd(0.05), epochs=3, batch_size=8, **options))
+    stopped.callbacks.append(Stop())
+    fixed = {"k": np.float32(3)}
+    with pytest.raises(RuntimeError):
+        stopped.fit(with_more_inputs(), {"w": regression_params()["w"]}, regression_data(), fixed=fixed)
+    again = tl.Trainer.resume(tmp_path)
+    assert again.steps == 6
+    again.fit(data=regression_data(), fixed=fixed)
+    np.testing.assert_array_equal(again.params["w"], whole.params["w"])
+    assert again.history.epochs == whole.history.epochs

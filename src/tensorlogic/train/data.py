@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from hashlib import blake2b
 from inspect import signature
@@ -34,6 +34,28 @@ class Batch(NamedTuple):
     arrays: dict[str, Any]
 
 
+class Needed(NamedTuple):
+    """The inputs of a graph that data is for, and others that it may have and that are left alone (None: any)."""
+
+    names: Sequence[str]
+    others: Collection[str] | None = ()
+
+    def of(self, arrays: Arrays) -> Arrays:
+        """Return the arrays that are wanted; one that is missing, or unknown, is refused."""
+        if not arrays or arrays.keys() == set(self.names):
+            return arrays
+        for name in arrays:
+            if self.others is not None and name not in self.others and name not in self.names:
+                raise InputError(
+                    f"the loss graph has no input {name!r} for data", *nearest(name, self.names), code="E868"
+                )
+        for name in self.names:
+            if name not in arrays:
+                hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
+        return {name: arrays[name] for name in self.names}
+
+
 class ArrayBatches:
     """Arrays with one row for each example, in batches; shuffled in each epoch, in an order that depends only on the seed.
 
@@ -55,11 +77,6 @@ class ArrayBatches:
             raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
         self.size, self.seed, self.drop_last = size, seed, drop_last
         self._kept: dict[int, dict[str, Any]] = {}  # arrays that shuffled rows are copied into, by how many rows
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the arrays."""
-        return tuple(self.arrays)
 
     def count(self) -> int:
         """Return the number of batches of an epoch."""
@@ -100,12 +117,13 @@ class GivenBatches:
     Up to ``ahead`` of them are read before they are asked for, on a thread as a stream has one.
     """
 
-    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]], ahead: int = 0) -> None:
+    def __init__(
+        self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]], wanted: Needed, ahead: int = 0
+    ) -> None:
         if callable(source):
             _expect_epoch_function(source)
-        self.source, self.ahead = source, ahead
+        self.source, self.wanted, self.ahead = source, wanted, ahead
         self.replayable = callable(source) or iter(source) is not source
-        self.names: tuple[str, ...] | None = None
         self._gone = False
 
     def count(self) -> int | None:
@@ -142,7 +160,7 @@ class GivenBatches:
             if n < first:
                 continue
             expect(arrays, Mapping, "a batch is a mapping of names to arrays", 'yield {"x": x, "labels": y}')
-            given = {name: _array(name, value) for name, value in arrays.items()}
+            given = {name: _array(name, value) for name, value in self.wanted.of(arrays).items()}
             yield Batch(_rows(given), given)
 
 
@@ -163,7 +181,7 @@ def _expect_epoch_function(function: Callable[..., Any]) -> None:
 
 def batches_of(
     data: Data,
-    names: Iterable[str],
+    wanted: Needed,
     size: int,
     seed: int | None,
     *,
@@ -177,14 +195,14 @@ def batches_of(
     """
     if isinstance(data, str | Path):
         with _opened(Path(data)) as file:
-            data = _taken_from(file, names, str(data))
+            data = _taken_from(file, wanted.names, str(data))
     elif hasattr(data, "__arrow_c_stream__"):
         table = arrow_module("pyarrow", "to read a data frame").table(data)
-        data = _taken_from(_Columns(table, table.column_names), names, "the data frame")
+        data = _taken_from(_Columns(table, table.column_names), wanted.names, "the data frame")
     if isinstance(data, Mapping):
-        return ArrayBatches(data, size, seed, drop_last=drop_last, short=short)
+        return ArrayBatches(wanted.of(data), size, seed, drop_last=drop_last, short=short)
     if isinstance(data, Iterable) or callable(data):
-        return GivenBatches(data, ahead)
+        return GivenBatches(data, wanted, ahead)
     hint = (
         'write data={"x": x, "labels": y}, a data frame, a path to a .npz or Parquet file, or a list of such mappings'
     )

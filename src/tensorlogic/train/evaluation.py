@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..errors import ExecutionError, InputError, TrainingError, nearest
-from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.random import TRAINING
+from ..passes.specialize import bind_sizes
 from ..runtime.executor import Executor
-from .data import Data, batches_of
-from .step import OWN, figures_of
+from .data import ArrayBatches, Data, GivenBatches, Needed, batches_of
+from .step import OWN, figures_of, narrowed, wanted_data
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -21,20 +21,38 @@ if TYPE_CHECKING:
 ROWS = 1024  # of a batch that is only measured, at least: nothing is kept of it
 
 
-def evaluate(trainer: Trainer, data: Data, fixed: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the means of the loss and of the other figures over all examples."""
-    graph = _loss(trainer)
+class Measured(NamedTuple):
+    """Data to measure a loss graph on: the graph of its figures, what its other inputs are given, and the batches."""
+
+    graph: EinsumGraph
+    fixed: Mapping[str, Any]
+    batches: ArrayBatches | GivenBatches
+
+
+def measured(trainer: Trainer, data: Data, fixed: Mapping[str, Any] | None) -> Measured:
+    """Return data to measure on; what does not fit the graph is refused here, before anything is computed."""
+    loss = _loss(trainer)
     given = _inputs(trainer, fixed)
-    sums, rows = dict.fromkeys(figures_of(graph), 0.0), 0
-    scalars = EinsumGraph(graph.nodes, [(n, i) for n, i in graph.outputs if n in sums], graph.constants)
-    for batch in trainer.batches(data, None, max(ROWS, trainer.config.batch_size)).epoch(0):
+    graph = narrowed(loss, figures_of(loss))
+    batches = batches_of(data, wanted_data(loss, given), max(ROWS, trainer.config.batch_size), None, short=True)
+    if isinstance(batches, ArrayBatches):
+        rows = {name: array[: batches.size] for name, array in batches.arrays.items()}
+        inputs = {name: value for name, value in {**given, **rows}.items() if name in graph.inputs}
+        bind_sizes(graph, trainer.executor.input_types(graph, inputs, None), {})
+    return Measured(graph, dict(fixed or {}), batches)
+
+
+def evaluate(trainer: Trainer, on: Measured) -> dict[str, float]:
+    """Return the means of the loss and of the other figures over all examples."""
+    given = _inputs(trainer, on.fixed)
+    sums, rows = dict.fromkeys(on.graph.output_names, 0.0), 0
+    for batch in on.batches.epoch(0):
         inputs = {**given, **batch.arrays}
-        found = trainer.executor.execute(scalars, {name: inputs[name] for name in scalars.inputs})
+        found = trainer.executor.execute(on.graph, {name: inputs[name] for name in on.graph.inputs})
         sums = {name: total + float(found[name]) * batch.rows for name, total in sums.items()}
         rows += batch.rows
     if not rows:
-        hint = "give at least one batch; an iterator can be gone through once, a list again in each epoch"
-        raise InputError("there are no batches to measure on", hint, code="E855")
+        raise InputError("there are no batches to measure on", "give at least one", code="E855")
     return {name: total / rows for name, total in sums.items()}
 
 
@@ -43,12 +61,9 @@ def predict(trainer: Trainer, data: Data, output: str, fixed: Mapping[str, Any] 
     graph = _loss(trainer)
     if output not in graph.output_names:
         raise InputError(f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305")
-    b = GraphBuilder()
-    needed = b.build({output: b.inline(graph)[output]})
+    needed = narrowed(graph, [output])
     given = {name: v for name, v in _inputs(trainer, fixed).items() if name in needed.inputs}
-    wanted = [name for name in needed.inputs if name not in given]
-    if isinstance(data, Mapping):
-        data = {name: data[name] for name in wanted if name in data}
+    wanted = Needed([name for name in needed.inputs if name not in given], None)
     parts = []
     for batch in batches_of(data, wanted, max(ROWS, trainer.config.batch_size), None, short=True).epoch(0):
         parts.append(trainer.executor.execute(needed, {**given, **batch.arrays})[output])
@@ -61,13 +76,13 @@ def blame(trainer: Trainer, arrays: Mapping[str, Any], loss: float) -> NoReturn:
     """Raise the error of a loss that is no number, naming the batch and the first tensor that went bad."""
     from ..observe.inspect import TensorInspector
 
-    assert trainer.loss is not None
+    graph = narrowed(_loss(trainer), ["loss"])
     inspector = TensorInspector()
     inspector.enable()
     executor = Executor(trainer.executor.backend, optimization_level=trainer.executor.config.optimization_level)
     executor.context.add_hook(inspector)
     inputs = {**trainer.values, **trainer.given(), **arrays}
-    executor.execute(trainer.loss, {name: inputs[name] for name in trainer.loss.inputs})
+    executor.execute(graph, {name: inputs[name] for name in graph.inputs})
     problem = inspector.first_problem()
     where = f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
     context = ["the loss is a number before the step; its gradient is not"]

@@ -6,15 +6,19 @@ value. So a step feeds the next one, and arrays that are donated are written ove
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import GraphError, InputError, nearest
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph, reachable
+from ..ir.random import STEP, TRAINING
 from ..ir.tensor import Tensor
 from ..ir.types import FLOATS, TensorType
 from ..passes.grad import value_and_grad
+from .data import Needed
 from .optim import Optimizer
 
 OWN = "optimizer."  # what names of the optimizer's own inputs begin with
@@ -78,8 +82,12 @@ def training_step(
         raise InputError("every parameter is frozen", "leave one to learn, or use executor.execute", code="E843")
     _check_reached(loss, learned)
     figures = figures_of(loss)
-    states = _states(loss, params)
-    wanted = EinsumGraph(loss.nodes, [(n, i) for n, i in loss.outputs if n in {*figures, *states}], loss.constants)
+    states = states_of(loss)
+    for name in states:
+        if name in params:
+            hint = "give the output another name; the optimizer computes the next value of a parameter"
+            raise GraphError(f"{name!r} is a parameter and an output of the loss graph", hint, code="E844")
+    wanted = narrowed(loss, (*figures, *states))
     b = GraphBuilder()
     weights = {}
     for name, t in params.items():
@@ -139,14 +147,9 @@ def _check_reached(loss: EinsumGraph, learned: Sequence[str]) -> None:
             raise InputError(f"the loss does not depend on the parameter {name!r}", hint, code="E877")
 
 
-def _states(loss: EinsumGraph, params: Mapping[str, TensorType]) -> list[str]:
+def states_of(loss: EinsumGraph) -> list[str]:
     """Return the outputs that are the next values of inputs, such as running means."""
-    found = [name for name in loss.output_names if name in loss.inputs]
-    for name in found:
-        if name in params:
-            hint = "give the output another name; the optimizer computes the next value of a parameter"
-            raise GraphError(f"{name!r} is a parameter and an output of the loss graph", hint, code="E844")
-    return found
+    return [name for name in loss.output_names if name in loss.inputs]
 
 
 def figures_of(loss: EinsumGraph) -> tuple[str, ...]:
@@ -156,6 +159,24 @@ def figures_of(loss: EinsumGraph) -> tuple[str, ...]:
         raise GraphError("the graph has no output 'loss'", hint, *nearest("loss", loss.output_names), code="E845")
     others = [n for n, i in loss.outputs if n != "loss" and n not in loss.inputs and loss.type_of(i).shape == ()]
     return "loss", *others
+
+
+def narrowed(graph: EinsumGraph, outputs: Sequence[str]) -> EinsumGraph:
+    """Return the graph of some outputs, which has no inputs that they do not need."""
+    kept = [(name, i) for name, i in graph.outputs if name in outputs]
+    if {*graph.inputs.values()} <= {*reachable(graph.nodes, [i for _, i in kept])}:
+        return EinsumGraph(graph.nodes, kept, graph.constants)
+    b = GraphBuilder()
+    tensors = b.inline(graph)
+    return b.build({name: tensors[name] for name, _ in kept})
+
+
+def wanted_data(loss: EinsumGraph, known: Collection[str]) -> Needed:
+    """Return the inputs that data is for: those that the figures or next values depend on, beside the ones that are known."""
+    kept = {*figures_of(loss), *states_of(loss)}
+    needed = {*reachable(loss.nodes, [i for name, i in loss.outputs if name in kept])}
+    free = [name for name in loss.inputs if name not in known and name not in (TRAINING, STEP)]
+    return Needed([name for name in free if loss.inputs[name] in needed], free)
 
 
 def _gradients(
@@ -181,11 +202,16 @@ def _gradients(
     if micro_batches == 1:
         tensors = b.inline(both, given)
         return {n: tensors[f"d_{n}"] for n in learned}, {n: tensors[n] for n in (*figures, *states)}
-    stacked = []
+    rows, stacked = [name for name in rows if name in both.inputs], []
     for name in rows:
         t = both.type_of(both.inputs[name])
         stacked.append(b.input(name, (micro_batches, *(t.shape or ())), t.dtype))
     around = {name: b.input(name, (t := both.type_of(both.inputs[name])).shape, t.dtype) for name in states}
+    others = [name for name in both.inputs if name not in {*given, *rows, *states}]  # a body declares no inputs
+    given |= {name: b.input(name, (t := both.type_of(both.inputs[name])).shape, t.dtype) for name in others}
+    if STEP in given:  # each part has random numbers of its own
+        numbers = b.multiply(given.pop(STEP), np.uint64(micro_batches)) + b.cast(b.iota(micro_batches), "uint64")
+        rows, stacked = [*rows, STEP], [*stacked, numbers]
     zero = [b.broadcast_to(b.cast(0.0, weights[n].dtype or "float32"), weights[n].shape or ()) for n in learned]
 
     def body(carries: Sequence[Tensor], slices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -24,14 +24,14 @@ from .callbacks import Callback, Progress, callback_list, step_hooks
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
-from .evaluation import blame, note_batch
+from .evaluation import Measured, blame, evaluate, measured, note_batch, predict
 from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
 from .schedules import Plateau, Schedule
 from .snapshots import Snapshot, check_same_data, rewind, warn_where_done
 from .starting_values import own_array, own_arrays, starting_values
-from .step import AVERAGE, OWN, TrainingStep, training_step
+from .step import AVERAGE, OWN, TrainingStep, training_step, wanted_data
 
 VALIDATION = "validation_"
 
@@ -165,6 +165,7 @@ class Trainer:
             self._begin(graph, params, states or {})
         batches = self.batches(data, self.config.seed if self.config.shuffle else None)
         check_same_data(self, batches)
+        on = None if validation is None else measured(self, validation, self._fixed)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
         step = self.planned(graph)
         warn_where_done(self)
@@ -176,7 +177,7 @@ class Trainer:
             with span("fit"), Interrupts() as interrupts:
                 while self.epoch < self.config.epochs and not self._stopping:
                     with span(f"epoch {self.epoch + 1}"):
-                        self._one_epoch(bound, batches, validation, watching, interrupts)
+                        self._one_epoch(bound, batches, on, watching, interrupts)
         except KeyboardInterrupt as error:
             if self.config.folder is not None:
                 self.save(self.config.folder)
@@ -250,32 +251,17 @@ class Trainer:
         own = {TRAINING: np.array(True), STEP: np.zeros((), "uint64")}
         return self._fixed | {name: value for name, value in own.items() if name in self.loss.inputs}
 
-    def batches(self, data: Data, seed: int | None, size: int | None = None) -> ArrayBatches | GivenBatches:
-        """Return the batches of data to learn from, or to measure on where they have another size."""
+    def batches(self, data: Data, seed: int | None) -> ArrayBatches | GivenBatches:
+        """Return the batches of data to learn from."""
         assert self.loss is not None
-        known, config = {*self.values, *self._fixed, TRAINING, STEP}, self.config
-        wanted = [name for name in self.loss.inputs if name not in known]
-        if size is None:
-            ahead, drop = config.prefetch, config.drop_last
-            found = batches_of(data, wanted, config.batch_size, seed, drop_last=drop, ahead=ahead)
-        else:
-            found = batches_of(data, wanted, size, seed, short=True)
-        if found.names is None:  # the first batch tells
-            return found
-        for name in found.names:
-            if name not in wanted:
-                raise InputError(f"the loss graph has no input {name!r} for data", *nearest(name, wanted), code="E868")
-        for name in wanted:
-            if name not in found.names:
-                hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
-                raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
-        return found
+        config, wanted = self.config, wanted_data(self.loss, {*self.values, *self._fixed})
+        return batches_of(data, wanted, config.batch_size, seed, drop_last=config.drop_last, ahead=config.prefetch)
 
     def _one_epoch(
         self,
         bound: BoundStep | DistributedStep,
         batches: ArrayBatches | GivenBatches,
-        validation: Data,
+        validation: Measured | None,
         watching: Sequence[Callback],
         interrupts: Interrupts,
     ) -> None:
@@ -305,7 +291,7 @@ class Trainer:
             raise InputError("the data has no batches", "give at least one", code="E855")
         found = {name: total / self.rows for name, total in self.sums.items()}
         if validation is not None:
-            found |= {f"{VALIDATION}{n}": v for n, v in self.evaluate(validation, fixed=self._fixed).items()}
+            found |= {f"{VALIDATION}{n}": v for n, v in evaluate(self, validation).items()}
         found["rate"] = self.rate()
         self.epoch, self.batch, self.sums, self.rows = self.epoch + 1, 0, {}, 0
         self.history.append(found)
@@ -359,14 +345,10 @@ class Trainer:
 
     def evaluate(self, data: Data, *, fixed: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the loss and the other figures on data, with nothing learned and nothing dropped out."""
-        from .evaluation import evaluate
-
-        return evaluate(self, data, fixed)
+        return evaluate(self, measured(self, data, fixed))
 
     def predict(self, data: Data, output: str, *, fixed: Mapping[str, Any] | None = None) -> Any:
         """Return an output of the loss graph for data; inputs that it does not need, such as labels, need not be given."""
-        from .evaluation import predict
-
         return predict(self, data, output, fixed)
 
     # checkpoints
