@@ -281,7 +281,8 @@ def command(*words, **options):
 
 def test_the_command_line_streams_and_goes_on(model):
     base = ("--stream", "x.npy", "--chunk", "50")
-    done = command(*base, "--checkpoint", "saved", "-o", "out.npz")
+    saved = ("--checkpoint", "saved", "--every", "1", "-o", "out.npz")
+    done = command(*base, *saved)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line.get("rows") for line in lines] == [50, 50, 50, 50, 200]
@@ -289,15 +290,15 @@ def test_the_command_line_streams_and_goes_on(model):
     assert lines[-1]["outputs"]["mean"]["dtype"] == "float32"
     with np.load("out.npz") as found:
         np.testing.assert_array_equal(found["y"], np.load("x.npy") * 2)
-    refused = command(*base, "--checkpoint", "saved", "-o", "out.npz")
+    refused = command(*base, *saved)
     assert refused.returncode == 1
     assert "has checkpoints of a run already" in refused.stderr
-    again = command(*base, "--checkpoint", "saved", "--resume", "-o", "out.npz")
+    again = command(*base, *saved, "--resume")
     assert json.loads(again.stdout) == lines[-1]
     manager = tl.CheckpointManager("saved")
     (manager.path(manager.numbers()[-1]) / "manifest.json").write_bytes(b"{")
     manager.close()
-    warned = command(*base, "--checkpoint", "saved", "--resume", "-o", "out.npz")
+    warned = command(*base, *saved, "--resume")
     assert json.loads(warned.stdout.splitlines()[-1]) == lines[-1]
     assert warned.stderr.startswith("CheckpointWarning: checkpoint 6 in 'saved' is damaged")
     assert warned.stderr.count("\n") == 1  # and no line of our own code

@@ -68,7 +68,10 @@ def stream_options(command: F) -> F:
                 help="Save the state in a folder, so that a run that was stopped can go on.",
             ),
             click.option(
-                "--every", type=click.IntRange(1), metavar="N", help="Save it after N chunks; after each if not given."
+                "--every",
+                type=click.IntRange(1),
+                metavar="N",
+                help="Save it after every N chunks; about every two seconds if not given, and when the run ends or is stopped.",
             ),
             click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
         )
@@ -100,7 +103,7 @@ def run_stream(
     mode: StreamingMode = StreamingMode.DynamicChunk(64 if given.memory is None else given.memory)
     if given.chunk is not None:
         mode = StreamingMode.FixedChunk(given.chunk)
-    config = StreamingConfig(mode, prefetch=2, checkpointing=None if given.checkpoint is None else given.every or 1)
+    config = StreamingConfig(mode, prefetch=2, checkpointing=given.every)
     executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
     lines = as_json or not sys.stdout.isatty()
     stream = executor.execute_stream(

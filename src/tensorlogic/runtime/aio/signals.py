@@ -73,6 +73,12 @@ def in_trio() -> bool:
     return trio is not None and bool(trio.lowlevel.in_trio_task())
 
 
+def patience(seconds: float) -> Any:
+    """Return a scope in which a task that is cancelled may wait a little longer; None for asyncio alone, which cancels once."""
+    library = sys.modules.get("trio") if in_trio() else sys.modules.get("anyio")
+    return None if library is None else library.move_on_after(seconds, shield=True)
+
+
 class _Mailbox:
     """What threads have for one event loop of asyncio: futures to resolve, and whether the loop was told to look."""
 

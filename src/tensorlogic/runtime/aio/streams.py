@@ -22,12 +22,13 @@ from ..streams.stream import Stream
 from ..values import Outputs
 from .call_queue import AsyncHandle, CallQueue
 from .calls import AsyncConfig, queue_of, run_async
-from .signals import Signal, spawn
+from .signals import Signal, patience, spawn
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
 END = object()  # comes after the last chunk
+CLOSING = 5.0  # seconds that a task which is cancelled waits for its stream to end
 
 
 class _Feed:
@@ -42,6 +43,9 @@ class _Feed:
         self.closed = False
         self.taken, self.failed = 0, math.inf  # how many calls there were, and the first of them that failed
         self.cancel: Callable[[], object] | None = None
+        self.asked = 0  # results that the reader came for
+        self.hand_out: Callable[[], object] = bool  # told of each result that the reader has
+        self.abandoned = False  # whether the reader may not be done with the last of them
 
     def call(self, function: Callable[[], Any]) -> AsyncHandle[Any]:
         """Take a call in, and tell whoever waits for one."""
@@ -70,6 +74,17 @@ class _Feed:
         """Wait while as many chunks are taken in as may be."""
         while len(self.calls) >= self.most:
             await self.changed.wait()
+
+    async def asked_for(self, number: int) -> None:
+        """Wait until the reader came for a result, and so is done with the one before."""
+        while self.asked <= number:
+            await self.changed.wait()
+
+    def forget(self) -> None:
+        """Stop for a reader that may not be done with the result that it has."""
+        if not self.closed:
+            self.abandoned = True
+            self.shut()
 
     def shut(self) -> None:
         """Stop taking chunks in, and cancel those that are."""
@@ -112,7 +127,7 @@ class AsyncStream(AsyncIterator[StreamResult]):
     def __init__(self, feed: _Feed, run: Callable[[_Feed], Any], outputs: Callable[[], Outputs]) -> None:
         self._feed, self._run, self._outputs = feed, run, outputs
         self._state = "new"  # then "open", "done"
-        weakref.finalize(self, self._feed.shut).atexit = False  # a consumer that stops early and forgets about it
+        weakref.finalize(self, self._feed.forget).atexit = False  # a consumer that stops early and forgets about it
 
     @property
     def outputs(self) -> Outputs:
@@ -124,6 +139,8 @@ class AsyncStream(AsyncIterator[StreamResult]):
 
     async def __anext__(self) -> StreamResult:
         feed = self._feed
+        feed.asked += 1
+        feed.tell()
         if self._state == "new":
             self._state, feed.cancel = "open", spawn(partial(_take_in, feed, self._run))
         try:
@@ -142,6 +159,7 @@ class AsyncStream(AsyncIterator[StreamResult]):
         if result is END:
             self._state = "done"
             raise StopAsyncIteration
+        feed.hand_out()
         found: StreamResult = result
         return found
 
@@ -152,19 +170,30 @@ class AsyncStream(AsyncIterator[StreamResult]):
         return self.outputs
 
     async def aclose(self) -> None:
-        """Stop: close the source, and return when nothing of the stream runs any more."""
-        feed = self._feed
-        if self._state != "new":
-            feed.shut()
-            await feed.ended.wait()
-        self._state = "done"
-        for handle in feed.stopping:
+        """Stop: close the source, and return when nothing of the stream runs any more; a task that is cancelled waits seconds at most."""
+        begun, self._state = self._state != "new", "done"
+        if begun:
+            self._feed.shut()
+        try:
+            await self._stopped(begun)
+        except BaseException:
+            if (scope := patience(CLOSING)) is not None:
+                with scope:  # so that the source and the folder of checkpoints are free after it
+                    await self._stopped(begun)
+            raise
+
+    async def _stopped(self, begun: bool) -> None:
+        if begun:
+            await self._feed.ended.wait()
+        for handle in self._feed.stopping:
             await handle.stopped()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._feed.forget()
         await self.aclose()
 
 
@@ -266,17 +295,18 @@ def _finish(processor: StreamProcessor) -> object:
 async def _chunks(stream: Stream, feed: _Feed) -> None:
     """Take in the chunks of a source that is read on a thread; while a call waits for one, it takes nobody's place."""
     reading = CallQueue(1, 0)
-    closing = AsyncHandle(reading, stream.close)
+    closing = AsyncHandle(reading, lambda: stream.abandon() if feed.abandoned else stream.close())
+    feed.hand_out = stream.hand_out
     feed.stopping.append(closing)
     last: AsyncHandle[Any] | None = None
     try:
         over = final = False
         while not over and not final:
-            await feed.room()
-            last = taking = AsyncHandle(reading, stream.take, feed.timeout).begin()
+            await (feed.asked_for(feed.taken) if stream.for_reader else feed.room())
+            last = taking = AsyncHandle(reading, partial(_taken, stream), feed.timeout).begin()
             chunk = await taking
             last = feed.call(partial(_computed, stream, chunk))
-            over, final = chunk is None, chunk is not None and chunk.last
+            over, final = chunk is None, chunk is not None and chunk.last and not stream.for_reader
             del chunk, taking  # they would be held while the next one is read
             await last.stopped()
             if last.failed() or last.cancelled():
@@ -286,6 +316,12 @@ async def _chunks(stream: Stream, feed: _Feed) -> None:
     finally:  # once nothing reads it any more
         if last is None or not last.stopped_signal.add(closing.begin):
             closing.begin()
+
+
+def _taken(stream: Stream) -> Chunk | None:
+    if stream.for_reader:
+        stream.came_back()
+    return stream.take()
 
 
 def _computed(stream: Stream, chunk: Chunk | None) -> object:

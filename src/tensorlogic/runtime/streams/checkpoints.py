@@ -1,12 +1,15 @@
 """The saved state of a stream: how far it is, its totals, and what its sink holds; so that it goes on in another process.
 
 What a checkpoint says was brought to the disk before it was written. A run that is resumed cuts its sink back to that and goes on with the chunk
-after it, so that every row is computed and written once, whenever the run before it ended.
+after it, so that every row is computed and written once, whenever the run before it ended. Where there is no sink, the results are for whoever
+reads them: a checkpoint then covers those that the reader came back from, and the others come again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,12 +25,21 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 SAMPLE = 16  # rows before a checkpoint that are compared when the run is resumed
+SECONDS = 2.0  # between two checkpoints, where nobody said after how many chunks they are saved
+SHARE = 20  # of the time of a run, the part that such checkpoints may take
 
 
 class Checkpoints:
-    """Saves the state of a stream every few chunks, and restores it."""
+    """Saves the state of a stream every few chunks, or every few seconds, and restores it."""
 
-    def __init__(self, given: str | Path | CheckpointManager, *, every: int, resume: bool) -> None:
+    def __init__(
+        self,
+        given: str | Path | CheckpointManager,
+        *,
+        every: int | None,
+        resume: bool,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         expect(
             given,
             (str, Path, CheckpointManager),
@@ -35,7 +47,9 @@ class Checkpoints:
             'write checkpoint="run"',
         )
         self.manager = given if isinstance(given, CheckpointManager) else CheckpointManager(given)
-        self.every, self.resume = every, resume
+        self.every, self.resume, self._clock = every, resume, clock
+        self._due = 0.0  # when the next one is, where it is the time that decides
+        self._marked: bool | None = None  # whether the source has a mark to be compared
         self.complete = False  # whether the run before came to its end
         self._sizes: dict[str, Any] | None = None
         self._saved = -1  # chunks of the newest checkpoint
@@ -59,6 +73,7 @@ class Checkpoints:
         processor.totals = [found.arrays[f"total {n}"] for n in range(int(facts["totals"]))]
         processor.first = {name: found.arrays[f"first {name}"] for name in facts["first"]} or None
         self._sizes, self._saved, self._sample = facts["sizes"], processor.chunks, facts.get("sample")
+        self._due = self._clock() + SECONDS
         self._sink, self.ended, self.complete = facts["sink"], bool(facts["ended"]), bool(facts["complete"])
 
     def _check(self, stream: Stream, facts: dict[str, Any]) -> None:
@@ -105,13 +120,25 @@ class Checkpoints:
         if sink is not None and self._sink is not None:
             sink.restore(self._sink, complete=self.ended)
 
-    def chunk_done(self, stream: Stream, sizes: ChunkSizes, chunk: Chunk) -> None:
-        """Save the state where it is time."""
-        source = stream.source.facts()
-        marked = source.get("mark") or source.get("marks")  # then that is compared
-        self._sample = None if marked else _sample(stream, chunk)
-        if stream.processor.chunks - max(self._saved, 0) >= self.every:
+    def note(self, stream: Stream, chunk: Chunk) -> None:
+        """Remember what the last rows of a chunk that was computed are, to compare them when the run is resumed."""
+        if self._marked is None:
+            source = stream.source.facts()
+            self._marked = bool(source.get("mark") or source.get("marks"))  # then that is compared
+        self._sample = None if self._marked else _sample(stream, chunk)
+
+    def save_if_due(self, stream: Stream, sizes: ChunkSizes) -> None:
+        """Save the state where it is time: after the first chunk, so that a folder that cannot be written is told early, and then as asked."""
+        new = stream.processor.chunks - max(self._saved, 0)
+        if self.every is None:
+            due = new > 0 and (self._saved < 0 or self._clock() >= self._due)
+        else:
+            due = new >= self.every
+        if due:
+            begin = self._clock()
             self.save(stream, sizes)
+            end = self._clock()
+            self._due = end + max(SECONDS, SHARE * (end - begin))
 
     def save(self, stream: Stream, sizes: ChunkSizes, *, ended: bool = False, complete: bool = False) -> None:
         """Save the state, unless nothing has changed."""

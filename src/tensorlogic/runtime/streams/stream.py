@@ -39,7 +39,8 @@ class StreamingConfig:
     """How a stream runs: how large its chunks are, how many are read ahead, and after how many its state is saved.
 
     ``prefetch`` chunks are read on a thread of their own while others are computed; with 0 the source is read on the thread of the
-    caller. ``checkpointing`` counts chunks; None saves nothing on the way.
+    caller. ``checkpointing`` counts chunks; with None the state is saved about every two seconds, and less often where saving takes long.
+    Nothing is saved without a folder for it (``checkpoint=``).
 
     >>> StreamingConfig(StreamingMode.FixedChunk(64)).with_prefetch(2).with_checkpointing(100)
     StreamingConfig(mode=FixedChunk(rows=64), prefetch=2, checkpointing=100)
@@ -107,6 +108,9 @@ class Stream(Iterator[StreamResult]):
         self._no_rows: Block | None = None  # no rows, in the shapes of the source
         self._state = "new"  # then "open", "done", "closed"
         self._begin = 0.0  # when the chunk at hand was asked for
+        # without a sink the results belong to whoever reads them: what is saved are those that the reader came back from
+        self.for_reader = options.checkpoints is not None and options.sink is None
+        self._handed_out = self._used = 0  # chunks whose results the reader has, and those it came back from
 
     @property
     def outputs(self) -> Outputs:
@@ -142,10 +146,24 @@ class Stream(Iterator[StreamResult]):
     def __next__(self) -> StreamResult:
         if self._state in ("done", "closed"):
             raise StopIteration
+        self.came_back()
         result = self.compute(self.take())
         if result is None:
             raise StopIteration
+        self.hand_out()
         return result
+
+    def hand_out(self) -> None:
+        """Note that the reader has what was computed."""
+        self._handed_out = self.processor.chunks
+
+    def came_back(self) -> None:
+        """Note that the reader is done with what it has, and save the state where it is time."""
+        self._used = self._handed_out
+        if self.for_reader and self._state == "open":
+            assert self.options.checkpoints is not None and self._sizes is not None
+            with self._closing_on_error():
+                self.options.checkpoints.save_if_due(self, self._sizes)
 
     def take(self) -> Chunk | None:
         """Wait for the next chunk and return it; None at the end."""
@@ -167,7 +185,7 @@ class Stream(Iterator[StreamResult]):
             result = self._computed(chunk)
             assert self._sizes is not None
             self._sizes.note(chunk.rows, self.options.clock() - self._begin)
-            if chunk.last:
+            if chunk.last and not self.for_reader:  # a reader has to come back first
                 self._finish()
             return result
 
@@ -220,6 +238,7 @@ class Stream(Iterator[StreamResult]):
         )
         if saved is not None:
             saved.restore(self, sizes)
+        self._handed_out = self._used = processor.chunks
         self._cutter, self._sizes, self._state = cutter, sizes, "open"
         if self.config.prefetch:
             self._ahead = Ahead(lambda: cutter.take(sizes.next()), self.source.close, self.config.prefetch)
@@ -258,7 +277,9 @@ class Stream(Iterator[StreamResult]):
             options.sink.write({name: result.outputs[name] for name in processor.split.kept})
         processor.torn = False
         if options.checkpoints is not None and self._sizes is not None:
-            options.checkpoints.chunk_done(self, self._sizes, chunk)
+            options.checkpoints.note(self, chunk)
+            if not self.for_reader:
+                options.checkpoints.save_if_due(self, self._sizes)
         if options.progress is not None:
             options.progress(processor.rows, self.source.rows)
         return result
@@ -279,15 +300,18 @@ class Stream(Iterator[StreamResult]):
 
     def close(self) -> None:
         """Stop: close the source and wait for the thread that reads; what was computed so far is saved where it can be."""
+        self._close(self._handed_out)
+
+    def abandon(self) -> None:
+        """Stop as :meth:`close` does, when the reader may not be done with the result that it has: that one comes again."""
+        self._close(self._used)
+
+    def _close(self, known: int) -> None:
         if self._state in ("new", "open"):
             was, self._state = self._state, "closed"
+            whole = not self.processor.torn and (not self.for_reader or self.processor.chunks == known)
             try:
-                if (
-                    was == "open"
-                    and not self.processor.torn
-                    and self.options.checkpoints is not None
-                    and self._sizes is not None
-                ):
+                if was == "open" and whole and self.options.checkpoints is not None and self._sizes is not None:
                     self.options.checkpoints.save(self, self._sizes)
             finally:
                 self._release()
@@ -310,12 +334,15 @@ class Stream(Iterator[StreamResult]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
 
     def __del__(self) -> None:
         if getattr(self, "_state", "done") in ("new", "open"):
-            self.close()
+            self.abandon()
 
 
 def execute_stream(
@@ -352,7 +379,7 @@ def execute_stream(
     if checkpoint is not None:
         from .checkpoints import Checkpoints
 
-        checkpoints = Checkpoints(checkpoint, every=config.checkpointing or 1, resume=resume)
+        checkpoints = Checkpoints(checkpoint, every=config.checkpointing, resume=resume, clock=clock)
     elif resume or config.checkpointing is not None:
         raise InputError("checkpoints need a folder", 'write checkpoint="folder"', code="E540")
     if progress:
