@@ -68,7 +68,7 @@ def test_arrays_have_a_row_for_each_name() -> None:
     text = "Likes(Ann, Bob)\nS[y] = Likes(x,y) W[x]"
     assert analysed(text, W=np.ones(1)).shape("Likes") == (1, 1)
     assert analysed(text, W=np.ones(3)).shape("Likes") == (3, 1)  # two have no name
-    with pytest.raises(GraphError, match="3 elements but is 2 in W"):
+    with pytest.raises(GraphError, match="W has size 2 along an index of 3 elements"):
         analysed("P(A); P(B); P(C)\nY = P(x) W[x]", W=np.ones(2))
 
 

@@ -9,6 +9,12 @@ from tensorlogic.lang.grammar import parse
 # the text, the code, line and column, the message and the first hint
 # fmt: off
 MISTAKES = [
+    ('A(x) < - B(x)', 'E645', (1, 1), 'a comparison is no statement', 'the sign of a rule has no space in it: A(x) <- ...'),
+    ('-- a comment', 'E645', (1, 1), 'this says nothing: it is neither asked for nor defined', 'a comment begins with # or //, and ends with its line'),
+    ('/* a comment */ P(A)', 'E640', (1, 1), "'/*' is not part of the language", 'a comment begins with # or //, and ends with its line'),
+    ('Y[i] := X[i]', 'E640', (1, 6), "':=' is not part of the language", 'an equation is written with =, a rule with <- or :-'),
+    ('M(p,w) = text.txt', 'E645', (1, 15), 'this says nothing: a statement is a fact, a rule, an equation or a question', "a '.' ends a statement; the name of a file stands in quotes"),
+    ('Y[i] = ReLU(X[i])', 'E648', (1, 13), "there is no function 'ReLU', and a relation holds indices, not the value X[i]", "did you mean 'relu'?"),
     ('Y = step(W[i] X[i]', 'E641', (1, 9), "'(' is not closed", "write ')' where it ends"),
     ('Y = step(W[i X[i])', 'E641', (1, 18), "')' does not close '[' of line 1, column 11", "write ']' before it"),
     ('Y = W[i])', 'E641', (1, 9), "')' closes nothing", "remove it, or write '(' before it"),

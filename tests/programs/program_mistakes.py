@@ -41,6 +41,8 @@ TEXTS: dict[str, str] = {
     "a literal of numbers and lists": "W = [1, [2, 3]]",
     "a name in a literal": "W = [1, x, 3]",
     "an empty literal": "W = []",
+    "a capital letter for an index": "X = [1, 2]\nY[I] = X[I]",
+    "a literal shorter than its names": "P(Ann); P(Bob); W = [1]\nY = P(x) W[x]",
     "a fraction as an index": "Y = X[1.5]",
     "not in a head": "P(A)\nnot R(x) <- P(x)",
     "not twice": "P(A)\nR(x) <- P(x), not not P(x)",
@@ -194,6 +196,9 @@ CALLS: dict[str, Mistake] = {
     "taking back what is derived": lambda: family().retract("Anc", [("Alice", "Carol")]),
     "why of what does not hold": lambda: family().why("Anc(Carol, Alice)"),
     "why of a variable": lambda: family().why("Anc(Alice, x)"),
+    "why of a tensor without its element": lambda: tl.Program("X = [1, 2]\nY[i] = X[i]").why("Y"),
+    "why of an element that is misspelt": lambda: tl.Program("P(Ann, Bob)\nN[x] count= P(x,y)").why("N[Anna]"),
+    "why of an element beyond the end": lambda: tl.Program("X = [1, 2]\nY[i] = X[i]").why("Y[2]"),
     "why of an unknown relation": lambda: family().why("Ancestor(Alice, Carol)"),
     "an executor that is none": lambda: tl.Program("Y = 1", executor="numpy").run()["Y"],  # type: ignore[arg-type]
 }

@@ -179,6 +179,8 @@ class Analysis:
             n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))
         ]
         hint = f"give {needed[0]}, whose shape would fix it" if needed else "give data for a tensor that has the index"
+        if name[0] != ":" and name not in s.variables(equation.value):
+            hint = f"{name} stands on the left side only: use it on the right side too, or leave it out"
         what = f"index {name!r}" if name[0] != ":" else "a slice"
         return GraphError(f"nothing fixes the size of {what}", hint, code="E679", location=at)
 

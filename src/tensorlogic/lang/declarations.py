@@ -150,18 +150,17 @@ def declare(
             raise GraphError(f"{name!r} is the name of a function", hint, code="E673", location=part.at)
         known = arities.setdefault(name, (count, part))
         if known[0] != count:
-            _clash(
-                name,
-                f"has {counted(known[0], 'place')} at {_where(known[1])} but {counted(count, 'place')} here",
-                part,
-                "E674",
-            )
+            places = counted(known[0], "place")
+            message = f"has {places} at {_where(known[1])} but {counted(count, 'place')} here"
+            hint = "give one of the two another name"
+            _clash(name, message, part, f"write {places} here too, or {hint}" if known[0] else hint, "E674")
 
     def kind(name: str, boolean: bool, part: s.Part) -> None:
         known = kinds.setdefault(name, (boolean, part))
         if known[0] != boolean:
             words = ("truth values, in parentheses,", "numbers, in brackets,")[:: 1 if known[0] else -1]
-            _clash(name, f"holds {words[0]} at {_where(known[1])} but {words[1]} here", part, "E675")
+            message = f"holds {words[0]} at {_where(known[1])} but {words[1]} here"
+            _clash(name, message, part, "write it the same way everywhere", "E675")
 
     for statement in statements:
         if isinstance(statement, s.Facts):
@@ -217,6 +216,5 @@ def _where(part: s.Part | None) -> str:
     return "the given data" if part is None or part.at is None else str(part.at)
 
 
-def _clash(name: str, message: str, part: s.Part, code: str) -> None:
-    hint = "give one of the two another name" if code == "E674" else "write it the same way everywhere"
+def _clash(name: str, message: str, part: s.Part, hint: str, code: str) -> None:
     raise GraphError(f"{name!r} {message}", hint, code=code, location=part.at)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..diagnostics import SourceLocation
 from ..errors import GraphError, nearest
+from ..tables import counted
 from . import syntax as s
 from .affine import affine
 from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
@@ -320,11 +321,14 @@ class Places:
             raise GraphError(message, hint, code="E677", location=found.arithmetic.at)
         if words and sizes and not found.named:
             message = f"{words[0]!r} is no index of {sizes[0].what!r}, which counts from 0 to {sizes[0].size - 1}"
-            raise GraphError(message, "write a number", code="E678", location=found.constants[words[0]])
+            hints = ["write a number", f"an index variable begins with a lower-case letter: {words[0].lower()}"]
+            hints = hints if words[0].isidentifier() else hints[:1]
+            raise GraphError(message, *hints, code="E678", location=found.constants[words[0]])
         whole: list[int] = [*found.constants] if numeric else [c for c in found.constants if isinstance(c, int)]  # type: ignore[list-item]
         if words or (whole and self._by_name(found, whole)):
             if size is not None and size < len(found.constants):
-                message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"
+                elements = counted(len(found.constants), "element")
+                message = f"{sizes[0].what} has size {size} along an index of {elements}"
                 hint = "give an array with a row for each of: " + ", ".join(map(str, list(found.constants)[:12]))
                 raise GraphError(message, hint, code="E676", location=sizes[0].at)
             return DomainInfo("names" if words else "integers", found.constants, size)

@@ -28,7 +28,7 @@ from .syntax import (
     Write,
     variables,
 )
-from .syntax_errors import ONE_LINE
+from .syntax_errors import COMMENTS, ONE_LINE
 from .tokens import Token
 from .tree_builder import refuse
 
@@ -76,10 +76,12 @@ def _plain(literals: list[Expression]) -> Statement | Tensor:
             return Equation(_equation_head(left), "=", right, at=first.at)
         case Comparison(operator="=="):
             refuse(first, "E659", "'==' compares, and a comparison is no statement", "an equation has one =")
-        case Comparison(operator=sign, left=left):
+        case Comparison(operator=sign, left=left, right=right):
             hint = "comparisons stand in the body of a rule: Old(x) <- Age(x, n), n > 60"
             if sign == "<=" and isinstance(left, Tensor) and left.boolean:
                 hint = f"a rule is written with <-: {text_of(left)} <- ..."
+            if sign == "<" and isinstance(right, Negative) and isinstance(left, Tensor) and left.boolean:
+                hint = f"the sign of a rule has no space in it: {text_of(left)} <- ..."
             refuse(first, "E645", "a comparison is no statement", hint)
         case Call(function=name):
             refuse(
@@ -121,6 +123,8 @@ def _refuse_nothing(value: Expression) -> NoReturn:
         case Tensor():
             hints = f"write {shown}? to ask for it", f"write {shown} = ... to define it"
             refuse(value, "E645", "this says nothing: it is neither asked for nor defined", *hints)
+        case Negative(value=Negative()):
+            refuse(value, "E645", "this says nothing: it is neither asked for nor defined", COMMENTS)
         case Product() | Operation() | Call() | Negative():
             hint = f"give the value a name, Y = {shown if len(shown) < 60 else '...'}, and ask for it: Y?"
             refuse(value, "E645", "this says nothing: it is neither asked for nor defined", hint)
@@ -131,7 +135,8 @@ def _refuse_nothing(value: Expression) -> NoReturn:
                 "a negated atom is no statement",
                 "'not' stands in the body of a rule: P(x) <- Q(x), not R(x)",
             )
-    refuse(value, "E645", "this says nothing: a statement is a fact, a rule, an equation or a question")
+    hints = ["a '.' ends a statement; the name of a file stands in quotes"] if isinstance(value, Variable) else []
+    refuse(value, "E645", "this says nothing: a statement is a fact, a rule, an equation or a question", *hints)
 
 
 def _refuse_list(literals: list[Expression]) -> NoReturn:

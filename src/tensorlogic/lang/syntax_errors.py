@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 from .tokens import Source, Token
 
 ONE_LINE = "write each statement on a line of its own, or ';' between them"
+COMMENTS = "a comment begins with # or //, and ends with its line"
 
 # words of other languages: the code of the mistake, and what to write instead
 FOREIGN = {
@@ -95,6 +96,12 @@ def _recognised(tokens: list[Token], at: int, ended: bool, accepted: Collection[
         return _Mistake("E640", (hint,), f"{pair!r} is not part of the language", before)
     if pair == "**":
         return _Mistake("E640", ("a power is written ^",), "'**' is not part of the language", before)
+    after = token.text + (tokens[at + 1].text if at + 1 < len(tokens) else "")
+    if at == 0 and after == "/*":
+        return _Mistake("E640", (COMMENTS,), "'/*' is not part of the language")
+    if after == ":=":
+        hint = "an equation is written with =, a rule with <- or :-"
+        return _Mistake("E640", (hint,), "':=' is not part of the language")
     if pair == "=<":
         return _Mistake("E659", ("write <=",), "'=<' is not part of the language", before)
     if token.type in ("RPAR", "RSQB"):

@@ -262,9 +262,11 @@ def _refuse_index(part: Part, tensor: Token | None) -> NoReturn:
     if tensor is not None and tensor.type == "RELATION":
         hint += f"; for a product write {tensor.text} * (...)"
     shown = _shortened(text_of(part))
-    if tensor is not None and tensor.type == "RELATION" and is_variable(tensor.text):
-        message = f"there is no function {tensor.text!r}, and a relation holds indices, not the value {shown}"
-        refuse(part, "E648", message, nearest(tensor.text, sorted(FUNCTIONS))[0], hint)
+    if tensor is not None and tensor.type == "RELATION":
+        close = nearest(tensor.text, sorted(FUNCTIONS))[0]
+        if is_variable(tensor.text) or tensor.text.lower() in FUNCTIONS:
+            message = f"there is no function {tensor.text!r}, and a relation holds indices, not the value {shown}"
+            refuse(part, "E648", message, close, hint)
     refuse(part, "E648", f"a place{of} holds a value: {shown}", hint)
 
 

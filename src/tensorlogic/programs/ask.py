@@ -55,7 +55,9 @@ def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
     whole = alone and not atom.places and not atom.boolean
     if len(atom.places) != tensor.arity and not whole:
         message = f"{atom.name} has {counted(tensor.arity, 'place')}, but the query has {len(atom.places)}"
-        hint = f"write {atom.name}({', '.join(f'x{n}' for n in range(1, tensor.arity + 1))})?"
+        names = ", ".join(f"x{n}" for n in range(1, tensor.arity + 1))
+        brackets = f"({names})" if tensor.boolean else f"[{names}]" if names else ""
+        hint = f"write {atom.name}{brackets}?"
         raise InputError(message, hint, code="E778", location=atom.at)
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import SourceLocation
-from ..errors import CancelledError, InputError, TensorLogicError
+from ..errors import CancelledError, InputError, TensorLogicError, nearest
 from ..ir.builder import GraphBuilder
 from ..ir.tensor import Tensor
 from ..lang import syntax as s
@@ -177,7 +177,9 @@ def _element(evaluation: Evaluation, atom: s.Tensor) -> Codes:
         size = model.shape(atom.name)[n]
         if code is None or not 0 <= code < size:
             message = f"{p.index.value!r} is no element of place {n + 1} of {atom.name}, which has {size}"
-            raise InputError(message, code="E777", location=p.at)
+            domain = model.place_domains(atom.name)[n]
+            hint = [f"use 0 to {size - 1}"] if domain.numbers else nearest(p.index.value, map(str, domain.names()))
+            raise InputError(message, *hint, code="E777", location=p.at)
         found.append(code)
     return tuple(found)
 
