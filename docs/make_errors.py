@@ -10,26 +10,37 @@ from pathlib import Path
 from tensorlogic.faults import FAULTS
 
 PAGE = Path(__file__).with_name("errors.md")
-AREAS = {
-    "E0": "Graphs: shapes and axes",
-    "E1": "Graphs: sizes, types and operations",
-    "E2": "Files",
-    "E3": "Calls and planning",
-    "E4": "Backends",
-    "E5": "Running",
-    "E6": "Logic",
-    "E7": "Traces",
-    "E8": "Views and memory",
-    "E9": "Eager execution and gradients",
+INTRODUCTION = """One code, one fault. The command line ends an error with its code, `more: tensorlogic explain-error E001`, which prints the row of
+that code; in Python it is `error.diagnostic.code`."""
+AREAS = {  # by the first code of each
+    "E001": "Graphs: shapes and axes",
+    "E100": "Graphs: sizes, types and operations",
+    "E200": "Files",
+    "E300": "Calls, planning and quantization",
+    "E363": "Several devices",
+    "E400": "Backends, bits and sparse tensors",
+    "E451": "Dynamic batching, many models and serving",
+    "E500": "Running: batches, streams, async and recovery",
+    "E600": "Formulas",
+    "E640": "Programs: text, indices and domains",
+    "E700": "Traces, debugging and profiling",
+    "E750": "Programs: rules, facts and questions",
+    "E800": "Gradients",
+    "E830": "Programs: numbers and truth values",
+    "E840": "Training",
+    "E900": "Eager execution and gradients",
+    "E930": "Hooks, memory and views",
+    "E980": "Runs that were stopped",
     "W": "Warnings",
 }
 
 
 def text() -> str:
     """Return the page."""
-    lines = ["# Error codes", "", "One code, one fault. `tensorlogic explain-error E001` prints one of them."]
-    for start, area in AREAS.items():
-        rows = [(code, fault) for code, fault in sorted(FAULTS.items()) if code.startswith(start)]
+    lines = ["# Error codes", "", INTRODUCTION]
+    starts = [*AREAS, "~"]
+    for (start, area), end in zip(AREAS.items(), starts[1:], strict=True):
+        rows = [(code, fault) for code, fault in sorted(FAULTS.items()) if start <= code < end]
         if rows:
             lines += ["", f"## {area}", "", "| code | fault | cause | fix |", "| --- | --- | --- | --- |"]
         for code, fault in rows:

@@ -174,3 +174,51 @@ def test_saved_graphs_keep_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "knows": (("ann", "bob", "cat"),) * 2, "age": (("ann", "bob", "cat"), None), "result": (("ann", "bob", "cat"), None)
     }  # fmt: skip
     assert tl.EinsumGraph.from_json(graph.to_json()).axis_names == graph.axis_names
+
+
+def test_capitals_for_variables_are_doubted(folder):
+    (folder / "capitals.tl").write_text("Parent(Alice, Bob)\nChild(Y,X) <- Parent(X,Y), Alive(X)\n")
+    found = call("check", "capitals.tl")
+    assert found.exit_code == 0 and found.output.endswith("is valid\n")
+    assert "warning: the relation 'Alive' has no facts and no rules\n  at capitals.tl:2:28" in found.output
+    assert "warning: no fact has the name 'X'\n  at capitals.tl:2:22\n    Child(Y,X) <- Parent(X,Y)" in found.output
+    assert "hint: a variable begins with a lower-case letter: x" in found.output
+    listed = json.loads(call("check", "capitals.tl", "--json").output)["diagnostics"]
+    assert [d["severity"] for d in listed] == ["warning"] * 3 and [d["code"] for d in listed] == [
+        "E786",
+        "E777",
+        "E777",
+    ]
+    (folder / "capitals.tl").write_text("Parent(Alice, Bob)\nChild(Y,X) <- Parent(X,Y)\n")
+    assert "note: no fact has the name 'X'" in call("run", "capitals.tl").stderr
+
+
+def test_names_that_rules_and_files_give_are_not_doubted(folder):
+    (folder / "weights.csv").write_text("Ann,0.5\nBob,2\n")
+    (folder / "near.csv").write_text("Ann,Bob\n")
+    (folder / "given.tl").write_text(
+        """W[x] = "weights.csv"; Near(x,y) = "near.csv"; L = 0; V = [1, 2]; Y = V[L]
+        R(Zed) <- Near(x,y)
+        S(x) <- R(Zed), Near(x,Bob), W[x] > 0, x != Cid
+        S(Bob)?
+        """
+    )
+    assert "warning" not in call("check", "given.tl").output
+    assert "note" not in call("run", "given.tl").stderr
+
+
+def test_the_graph_of_a_program(folder):
+    assert "return Ancestor=%" in call("graph", "family.tl").output
+    assert call("graph", "family.tl", "-f", "json", "-o", "family.json").exit_code == 0
+    assert call("check", "family.json").exit_code == 0
+    assert "W: float64[2, 2] = input()" in call("graph", "layer.tl", "-i", "W=w.npy").output
+    assert "on the command line: -i W=FILE.npy" in call("query", "layer.tl", "W?").output
+
+
+def test_an_empty_file_is_an_empty_relation(folder):
+    (folder / "empty.csv").write_text("")
+    program = tl.Program("Parent(Alice, Bob)\nOrphan(x) <- Parent(_,x), not Known(x,_)")
+    program.add("Known", "empty.csv")
+    assert program.query("Orphan(x)?") == [("Bob",)]
+    program.add("Parent", "empty.csv")
+    assert len(program.relation("Parent")) == 1

@@ -44,6 +44,20 @@ def files(tmp_path, monkeypatch):
         ),
         ("why-not family.tl Ancestor(Ann,Bob)", 0, "holds: tensorlogic why family.tl 'Ancestor(Ann,Bob)' says why"),
         ("explain-error E1", 1, "--list shows them all"),
+        ("explain-error 683", 0, "E683: an unsafe rule"),
+        ("query family.tl Ancestor(Ann)", 1, "\n  more: tensorlogic explain-error E778"),
+        ("query family.tl Ancestor(Anne,x)", 0, "note: no fact has the name 'Anne'; did you mean 'Ann'?"),
+        (
+            "why family.tl Ancestor(Ann,x)?",
+            1,
+            "hint: name the elements; tensorlogic query family.tl 'Ancestor(Ann,x)?' says for which it holds",
+        ),
+        ("runn family.tl", 2, "No such command 'runn'. Did you mean 'run'?"),
+        ("trace sumary run.json", 2, "No such command 'sumary'. Did you mean 'summary'?"),
+        ("trace record family.tl", 1, "it is a program; make its graph a file: tensorlogic graph family.tl -f json"),
+        ("graph model.json -i x=x.npy", 2, "--input is for programs"),
+        ("quantize model.json --report report.pdf", 1, "hint: write --report report.html"),
+        ("compile p(x,y)", 1, "on the command line -v x=Person"),
     ],
 )
 def test_what_is_said(files, command, code, words):

@@ -46,7 +46,23 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class Commands(click.Group):
+    """A group of commands; one that is misspelt is refused with the name of the nearest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; where there is none of the name, say which one is near."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and args[0][:1].isalpha():
+            from ..errors import nearest
+
+            hints = [h.capitalize() for h in nearest(args[0], known) if h.startswith("did you mean")]
+            ctx.fail(" ".join([f"No such command {args[0]!r}.", *hints]))
+        return super().resolve_command(ctx, args)
+
+
+class _Commands(Commands):
     """Commands that are loaded when they are called; a list of them loads none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

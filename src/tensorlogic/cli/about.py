@@ -44,6 +44,7 @@ def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
     if listed == (code is not None):
         raise click.UsageError("give one error code, or --list")
     wanted = (code or "").upper()
+    wanted = f"E{wanted}" if wanted.isdecimal() else wanted
     if not listed and wanted not in FAULTS:
         near = nearest(wanted, FAULTS) if len(wanted) > 3 else []  # too short to be near to one
         raise InputError(f"there is no error code {code!r}", *near, "--list shows them all", code="E219")

@@ -43,7 +43,9 @@ def reported(command: F) -> F:
                 place = None if error.guessed else found.location
                 print_json({"error": diagnostic_json(found, place, kind)})
             else:
-                notes = getattr(error, "__notes__", ())
+                notes = [*getattr(error, "__notes__", ())]
+                if found.code is not None:
+                    notes.append(f"more: tensorlogic explain-error {found.code}")
                 click.echo("\n  ".join([f"{kind}: {error.render(guessed=False)}", *notes]), err=True)
             sys.exit(1)
         except OSError as error:

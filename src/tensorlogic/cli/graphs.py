@@ -189,19 +189,26 @@ FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")
 
 @click.command("graph")
 @common.graph_argument
+@common.input_option
 @click.option("-f", "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead.")
 @common.reported
-def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) -> None:
-    """Show a graph file as text, or convert it.
+def graph_command(graph: Path, inputs: Texts, form: str, output: Path | None, as_json: bool) -> None:
+    """Show a graph file as text, or convert it; of a program, the graph of all that it derives, with its facts as inputs.
 
     \b
     Examples:
       tensorlogic graph layer.json
+      tensorlogic graph family.tl --format json -o family.json
       tensorlogic graph layer.json --format svg -o layer.svg
       tensorlogic graph rust_graph.json --format json
     """  # noqa: D301
-    loaded = common.load_graph(graph)
+    if programs.is_program(graph):
+        loaded = programs.load_program(graph, inputs).graph()
+    elif inputs:
+        raise click.UsageError("--input is for programs (.tl), whose tensors have the sizes of what is given")
+    else:
+        loaded = common.load_graph(graph)
     text = str(getattr(loaded, "to_json" if as_json else f"to_{form}")())
     if output is None:
         click.echo(text)
@@ -259,7 +266,12 @@ def check(graph: Path, as_json: bool) -> None:
     metavar="NAME=DOMAIN",
     help="A free variable's domain.",
 )
-@click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
+@click.option(
+    "--strategy",
+    default="hard_boolean",
+    show_default=True,
+    help="The logic: hard_boolean, fuzzy_godel, fuzzy_product, fuzzy_lukasiewicz, probabilistic or soft_differentiable.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
 @common.reported
 def compile_command(

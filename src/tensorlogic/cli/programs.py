@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
+from ..diagnostics import Severity
 from ..errors import FormatError, TensorLogicError
 from . import common
 from .common import Texts, rounds
@@ -62,8 +65,15 @@ def run_program(
             click.echo(("\n" if n else "") + csv_text(found), nl=False)
         else:
             click.echo(("\n" if n else "") + f"{text}\n{found}")
+    note_doubts(program, answers.values())
     for name in [*written, *([str(output)] if output else [])]:
         click.echo(f"written to {name}", err=True)
+
+
+def note_doubts(program: Any, answers: Iterable[Any], query: str | None = None) -> None:
+    """Say on stderr what is doubtful where a question has no answers: a name that is misspelt has none either."""
+    for doubt in () if all(answers) else program.doubts(query):
+        click.echo(f"note: {'; '.join([doubt.diagnostic.message, *doubt.diagnostic.suggestions])}", err=True)
 
 
 def answer_json(text: str, answers: Any) -> dict[str, Any]:
@@ -109,22 +119,29 @@ def query_command(
       tensorlogic query family.tl "Parent(x, y), not Old(x)?" --csv
       tensorlogic query network.tl "Y[i]?" -i W=weights.npy --json
     """  # noqa: D301
+    loaded = load_program(program, inputs, backend, level)
     with rounds():
-        answers = load_program(program, inputs, backend, level).query(query)
+        answers = loaded.query(query)
     if as_json:
         common.print_json(answer_json(query, answers))
     else:
         click.echo(csv_text(answers), nl=False) if as_csv else click.echo(str(answers))
+        note_doubts(loaded, [answers], query)
 
 
 def check_program(path: Path, *, as_json: bool) -> None:
-    """Check a program without running it."""
+    """Check a program without running it; what is doubtful, though it runs, is a warning."""
     program = load_program(path)
     program.check()
+    doubts = program.doubts()
     if as_json:
         found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count()}
-        common.print_json({**found, "diagnostics": []})
+        warned = [msgspec.structs.replace(d.diagnostic, severity=Severity.WARNING) for d in doubts]
+        listed = [common.diagnostic_json(d, d.location, "Diagnostic") for d in warned]
+        common.print_json({**found, "diagnostics": listed})
     else:
+        for doubt in doubts:
+            click.echo(f"warning: {doubt.render(guessed=False)}")
         click.echo(f"{path}: {program!r} is valid")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..errors import InputError
+from ..errors import FormatError, InputError
 from .common import graph_argument, load_graph, print_json, reported, writing
 from .train import read_arrays
 
@@ -110,6 +110,9 @@ def quantize_command(
             raise click.UsageError("--budget and --max-error exclude each other")
     if group is not None and per_tensor:
         raise click.UsageError("--group and --per-tensor exclude each other")
+    if report_path is not None and report_path.suffix not in (".html", ".json"):
+        hint = f"write --report {report_path.stem}.html"
+        raise FormatError(f"a report is written as .html or .json, not {report_path.name!r}", hint, code="E230")
     loaded = load_graph(graph)
     params = {} if params_path is None else read_arrays(params_path)
     data = None if calibrate is None else read_arrays(calibrate)

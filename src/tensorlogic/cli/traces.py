@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FormatError, nearest
-from . import common
+from . import Commands, common
 
 if TYPE_CHECKING:
     from ..observe.trace import Trace
@@ -23,7 +23,7 @@ kind_option = click.option("--kind", metavar="KIND", help="Count this kind only:
 top_option = click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show the first N rows only.")
 
 
-@click.group("trace")
+@click.group("trace", cls=Commands)
 def trace_group() -> None:
     """Record runs, and read, convert, draw and compare their traces.
 

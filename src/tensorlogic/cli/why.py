@@ -40,9 +40,13 @@ def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool,
     try:
         found = load_program(program, inputs).why(atom)
     except InputError as error:
-        if error.diagnostic.code == "E793":  # it does not hold: the hint is a call in Python
-            typed = (f"ask what is missing: {shlex.join(['tensorlogic', 'why-not', str(program), atom])}",)
-            error.diagnostic = structs.replace(error.diagnostic, suggestions=typed)
+        if error.diagnostic.code == "E793":  # the hint is a call in Python
+            if any("p.query(" in hint for hint in error.diagnostic.suggestions):  # it has variables
+                command = ["tensorlogic", "query", str(program), f"{atom.rstrip(' ?')}?"]
+                typed = f"name the elements; {shlex.join(command)} says for which it holds"
+            else:
+                typed = f"ask what is missing: {shlex.join(['tensorlogic', 'why-not', str(program), atom])}"
+            error.diagnostic = structs.replace(error.diagnostic, suggestions=(typed,))
         raise
     if as_json:
         common.print_json(found.to_dict())

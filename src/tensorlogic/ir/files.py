@@ -196,7 +196,9 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
         if error.diagnostic.code == "E231":  # no text at all, such as an array
             error = error.renamed(f"{str(path)!r} is not a graph file: {error.diagnostic.message}")
         raise error.at(SourceLocation(file=str(path))) from None
-    hint = "a graph file is JSON, or text that starts with 'graph {'"
+    hint = "a graph file is JSON, or text that starts with 'graph {'; the name of a program ends in .tl"
+    if path.suffix.lower() in (".tl", ".pl", ".nl"):
+        hint = f"it is a program; make its graph a file: tensorlogic graph {path} -f json -o {path.stem}.json"
     raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))
 
 

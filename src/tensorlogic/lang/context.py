@@ -105,7 +105,7 @@ class CompilerContext:
     def check(self, domain: str, where: str, location: SourceLocation | None = None) -> None:
         """Raise where there is no such domain."""
         if domain not in self.domains:
-            hint = f"CompilerContext(domains={{{domain!r}: 10}})"
+            hint = f"CompilerContext(domains={{{domain!r}: 10}}), on the command line -d {domain}=10"
             message = f"{where} has domain {domain!r}, which is not given"
             raise GraphError(message, *nearest(domain, self.domains), hint, code="E606", location=location)
 
@@ -245,7 +245,8 @@ class DomainTable:
         if use is None and len(self.context.domains) == 1:
             return next(iter(self.context.domains))
         if use is None:
-            hint = f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})"
+            domain = next(iter(self.context.domains), "Person")
+            hint = f"declare it: tl.variables('x', domain={domain!r}), on the command line -v x={domain}"
             other = "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})"
             raise GraphError(f"nothing says the domain of {what}", hint, other, code="E610", location=location)
         return use.domain

@@ -53,6 +53,8 @@ def table_of(
     data frames and series of pandas and polars, Arrow tables, mappings of columns, and paths of files (:mod:`tensorlogic.lang.data_files`).
     """
     table = _table_of(rows, arity, header, heads, name)
+    if arity is not None and not table.arity and not table.count:  # an empty file is an empty relation
+        return Table(tuple(column_of([]) for _ in range(arity)), 0)
     if arity is not None and table.arity != arity:
         hint = (
             "give one tuple for each fact, in a list" if table.count and not isinstance(rows, str | os.PathLike) else ""

@@ -135,8 +135,10 @@ def _refuse_nothing(value: Expression) -> NoReturn:
                 "a negated atom is no statement",
                 "'not' stands in the body of a rule: P(x) <- Q(x), not R(x)",
             )
-    hints = ["a '.' ends a statement; the name of a file stands in quotes"] if isinstance(value, Variable) else []
-    refuse(value, "E645", "this says nothing: a statement is a fact, a rule, an equation or a question", *hints)
+    message = "this says nothing: a statement is a fact, a rule, an equation or a question"
+    if isinstance(value, Variable):
+        refuse(value, "E645", message, "a '.' ends a statement; the name of a file stands in quotes")
+    refuse(value, "E645", message)
 
 
 def _refuse_list(literals: list[Expression]) -> NoReturn:

@@ -236,7 +236,7 @@ class Evaluation:
             if tensors[name].boolean and not given:
                 known = [n for n, t in tensors.items() if t.boolean and n != name]
                 near = [h for h in nearest(name, known) if h.startswith("did you")]
-                hint = f"where it is meant to be empty, say so: program.add({name!r}, [])"
+                hint = f"where it is meant to be empty, say so: program.add({name!r}, []), or let the program read an empty file"
                 message = f"the relation {name!r} has no facts and no rules"
                 raise InputError(message, *near, hint, code="E786", location=tensors[name].at)
 
@@ -255,4 +255,5 @@ class Evaluation:
         hint = f"give it: program.run({name}=array), or program.bind({name}=array)"
         if not name.isidentifier():
             hint = f"give it: program.run({{{name!r}: array}})"
+        hint += f"; on the command line: -i {name}=FILE.npy"
         raise InputError(f"the tensor {name!r} is not given", hint, code="E786", location=tensor.at)

@@ -34,7 +34,9 @@ def _read_tensor(name: str, value: Any) -> Any:
     array = plain_array(value)
     if array.dtype.kind not in "biuf":
         kind = "text" if array.dtype.kind in "USOT" else str(array.dtype)
-        hint = "facts by name are added with program.add(name, rows)"
+        hint = (
+            f'facts by name are added with program.add(name, rows), or read by the program: {name}(x,y) = "facts.csv"'
+        )
         raise InputError(f"the tensor {name!r} needs numbers or truth values, not {kind}", hint, code="E779")
     return array
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, expect
+from ..errors import InputError, TensorLogicError, expect
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..lang import syntax as s
@@ -29,7 +29,7 @@ from .file_statements import path_beside, write_statement
 from .inputs import read_tensors, unchanging
 from .results import Results
 from .sources import Sources, read_query, read_statements, shared_plans
-from .state import ProgramState, tensor_info
+from .state import ProgramState, derived_names, tensor_info
 
 PRINTED = 20  # facts of a relation that are printed
 
@@ -191,7 +191,7 @@ class Program:
         with self._lock, self._sources:
             evaluation = self._evaluation(read_tensors(inputs))
             model = evaluation.model
-            found: EinsumGraph = evaluation.prepared(_derived(evaluation, names), whole=True, start=False)[0]
+            found: EinsumGraph = evaluation.prepared(derived_names(evaluation, names), whole=True, start=False)[0]
             domains = {n: model.place_domains(n) for n in {**found.inputs, **dict(found.outputs)}}
             axes = {n: tuple(None if d.numbers else tuple(d.names()) for d in each) for n, each in domains.items()}
             return found.with_axis_names({n: each for n, each in axes.items() if any(each)})
@@ -204,14 +204,14 @@ class Program:
         """
         with self._lock, self._sources:
             evaluation = self._evaluation()
-            given = evaluation.prepared(_derived(evaluation, names), whole=True, start=False)[1]
+            given = evaluation.prepared(derived_names(evaluation, names), whole=True, start=False)[1]
             return {name: np.asarray(value) for name, value in given.items()}
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""
         with self._lock, self._sources:
             evaluation = self._evaluation(read_tensors(inputs))
-            found: ExecutionPlan = evaluation.plan(_derived(evaluation, names))
+            found: ExecutionPlan = evaluation.plan(derived_names(evaluation, names))
             return found
 
     def names(self, relation: str, place: int = 0) -> list[Name]:
@@ -256,6 +256,21 @@ class Program:
         """Raise where the program has a mistake that can be found without running it."""
         with self._lock, self._sources:
             self._evaluation()
+
+    def doubts(self, query: str | None = None) -> list[TensorLogicError]:
+        """Return what is probably a mistake, though it runs: relations that nothing fills, and names that no fact has.
+
+        With a query, its names are looked at too.
+
+        >>> Program("Parent(Alice, Bob)").doubts("Parent(Alicia, x)?")[0].diagnostic.suggestions
+        ("did you mean 'Alice'?",)
+        """
+        from .doubts import doubts
+
+        with self._lock, self._sources:
+            asked = () if query is None else (s.Query(self._query(query)),)
+            found = doubts(self._evaluation(), (*self.statements, *asked), self.facts)
+            return [self._sources.show_line(doubt) for doubt in found]
 
     # what the program's text asks for
 
@@ -383,10 +398,3 @@ def load(path: str | os.PathLike[str], *, executor: Executor | None = None) -> P
 
     expect(path, (str, os.PathLike), "a program is loaded from a path", 'write tl.load("family.tl")')
     return load_files(Path(path), executor)
-
-
-def _derived(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
-    """Return some tensors, or all that the program derives."""
-    for name in names:
-        tensor_info(evaluation, name)
-    return list(names) or [n for c in evaluation.model.analysis.components for n in c.names]

@@ -46,10 +46,15 @@ class Sources:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, TensorLogicError) and not error.guessed and error.diagnostic.source is None:
-            line = self._line(error)
-            if line is not None:
-                error.diagnostic = error.diagnostic.with_source(line)
+        if isinstance(error, TensorLogicError):
+            self.show_line(error)
+
+    def show_line(self, error: TensorLogicError) -> TensorLogicError:
+        """Give an error the line of text that it points at."""
+        line = None if error.guessed or error.diagnostic.source is not None else self._line(error)
+        if line is not None:
+            error.diagnostic = error.diagnostic.with_source(line)
+        return error
 
     def _line(self, error: TensorLogicError) -> str | None:
         place = error.diagnostic.location

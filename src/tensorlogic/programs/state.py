@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,3 +243,10 @@ def _coded(model: Model, name: str, facts: FactStore) -> SparseTensor:
     for block in facts.blocks[name]:
         found = found | model.tensor(model.codes(name, block), shape, block.table.count)
     return found
+
+
+def derived_names(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
+    """Return some tensors, or all that the program derives."""
+    for name in names:
+        tensor_info(evaluation, name)
+    return list(names) or [n for c in evaluation.model.analysis.components for n in c.names]
