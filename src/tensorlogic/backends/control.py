@@ -82,7 +82,7 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
             return _several(state)
         if n >= PATIENCE and meeting is None:
             if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
-                raise goes_round(op, n - at, step.location, state).at(step.location)
+                raise goes_round(n - at, step.location, state).at(step.location)
             if not seen or n >= 2 * at:
                 seen, at = list(state), n
     raise not_settled(op, moved, counts, step.location, how).at(step.location)
@@ -152,9 +152,7 @@ def _named(location: SourceLocation | None) -> str:
 STEPS = "give the rounds an index, such as Y[t+1] = ... Y[t], and read as many of them as you want"
 
 
-def goes_round(
-    op: Fixpoint, rounds: int, location: SourceLocation | None = None, state: Sequence[Any] = ()
-) -> ConvergenceError:
+def goes_round(rounds: int, location: SourceLocation | None, state: Sequence[Any]) -> ConvergenceError:
     """Return the error of a fixpoint whose values come back, so that it will never settle."""
     if location is None or not location.rule:
         hint = "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place"

@@ -14,8 +14,7 @@ from .common import Texts
 from .programs import load_program, program_argument
 
 FORMATS = {"text": "text", "dot": "to_dot", "mermaid": "to_mermaid", "svg": "to_svg"}
-
-
+atom_argument = click.argument("atom", callback=common.words)
 format_option = click.option(
     "--format", "form", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="How it is shown."
 )
@@ -23,7 +22,7 @@ format_option = click.option(
 
 @click.command("why")
 @program_argument
-@click.argument("atom", callback=common.words)
+@atom_argument
 @common.input_option
 @format_option
 @click.option("--all", "whole", is_flag=True, help="Print every step, however many there are.")
@@ -60,7 +59,7 @@ def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool,
 
 @click.command("why-not")
 @program_argument
-@click.argument("atom", callback=common.words)
+@atom_argument
 @common.input_option
 @format_option
 @click.option("--all", "whole", is_flag=True, help="Print every rule, however many there are.")

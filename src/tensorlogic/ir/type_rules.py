@@ -82,7 +82,7 @@ def label_sizes(form: spec.Spec, shapes: Sequence[Sequence[Dim]], scope: Scope) 
     return sizes
 
 
-def _contraction_dtype(name: str, args: Types, scope: Scope) -> str | None:
+def _contraction_dtype(name: str, args: Types) -> str | None:
     row = ALGEBRAS[name]
     if row.combine.endswith("implies") and len(args) != 2:
         raise GraphError(f"{name} joins two factors, what implies and what is implied; got {len(args)}", code="E105")
@@ -101,7 +101,7 @@ def _einsum(op: ops.Einsum, args: Types, scope: Scope) -> Results:
     form = spec.parse(op.spec)
     if len(form.inputs) != len(args):
         spec.expand(form, (0,) * len(args))  # raises the error that says so
-    dtype = _contraction_dtype(op.algebra, args, scope)
+    dtype = _contraction_dtype(op.algebra, args)
     shapes = [a.shape for a in args]
     if any(s is None for s in shapes):
         return (TensorType(None, dtype),)

@@ -49,12 +49,13 @@ def contribution(at: Evaluation, operator: str, targets: Sequence[Target], combi
     value, derived = _projected(at, operator.replace("+=", "="))
     mask = at.valid()
     if mask is not None:
-        value = at.elementwise(lambda d, x: b.where(d, x, _like(b, x, FILL[way])), mask, at.numeric(value))
+        value = at.elementwise(lambda d, x: b.where(d, x, _fill_like(x, FILL[way])), mask, at.numeric(value))
     tensor, covered = place(at, value, targets, way)
     return Contribution(tensor, covered and derived and mask is None)
 
 
-def _like(b: GraphBuilder, tensor: Any, fill: float) -> Any:
+def _fill_like(tensor: Any, fill: float) -> Any:
+    """Return a fill as a number of the tensor's kind."""
     whole = isinstance(tensor, Tensor) and tensor.dtype is not None and "int" in tensor.dtype
     return int(fill) if whole and abs(fill) != INF else float(fill)
 
@@ -214,7 +215,7 @@ def place(at: Evaluation, value: Value, targets: Sequence[Target], way: str) -> 
             aligned(b, Value(b.iota(length(ranges, name)), (name,)), (*order, copy)),
             aligned(b, Value(b.iota(length(ranges, name)), (copy,)), (*order, copy)),
         )
-        tensor = b.where(same, b.expand_dims(tensor, len(order)), _like(b, tensor, FILL[way]))
+        tensor = b.where(same, b.expand_dims(tensor, len(order)), _fill_like(tensor, FILL[way]))
         order.append(copy)
     covered = not axes
     for p, (form, target) in enumerate(zip(forms, targets, strict=True)):
@@ -294,7 +295,7 @@ def _padded(b: GraphBuilder, tensor: Any, axis: int, start: int, extent: int, co
         return tensor
     widths = [(0, 0)] * len(tensor.shape)
     widths[axis] = (start, extent - start - count)
-    return b.pad(tensor, widths, _like(b, tensor, fill))
+    return b.pad(tensor, widths, _fill_like(tensor, fill))
 
 
 def _pooled(
@@ -315,7 +316,7 @@ def _pooled(
     widths = [(0, 0)] * len(order)
     widths[axis] = (first - low * form.divisor, high * form.divisor - last)
     if widths[axis] != (0, 0):
-        tensor = b.pad(tensor, widths, _like(b, tensor, FILL[way]))
+        tensor = b.pad(tensor, widths, _fill_like(tensor, FILL[way]))
     shape = list(tensor.shape)
     shape[axis : axis + 1] = [high - low, form.divisor]
     grouped = getattr(b, REDUCE[way])(b.reshape(tensor, shape), axis + 1)

@@ -101,7 +101,7 @@ def _demanded(graph: EinsumGraph, found: Carried) -> Carried:
 def matching(op: Op, args: Sequence[TensorType], results: Results, known: Axes) -> Index | None:
     """Return the index of an operation that has the given axes in the given operands; None where it cannot be cut so."""
     if isinstance(op, Fixpoint | Scan | Cond):
-        return _of_bodies(op, args, results, known)
+        return _of_bodies(op, args, known)
     for index in indices(op, args, results):
         if all(index.args[n] == axis for n, axis in known.items()):
             return index
@@ -113,11 +113,11 @@ def producing(op: Op, args: Sequence[TensorType], results: Results, axis: int) -
     if len(results) != 1:
         return None
     if isinstance(op, Fixpoint) or (isinstance(op, Scan) and op.carries):
-        return _of_bodies(op, args, results, {0: axis})
+        return _of_bodies(op, args, {0: axis})
     return next((i for i in indices(op, args, results) if i.outs == (axis,)), None)
 
 
-def _of_bodies(op: Fixpoint | Scan | Cond, args: Sequence[TensorType], results: Results, known: Axes) -> Index | None:
+def _of_bodies(op: Fixpoint | Scan | Cond, args: Sequence[TensorType], known: Axes) -> Index | None:
     """Return the index of a loop whose bodies carry it from end to end, untouched; None where one does not."""
     if isinstance(op, Fixpoint) and op.tolerance:
         return None  # parts would end when they are near enough, each in its own round

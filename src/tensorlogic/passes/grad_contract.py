@@ -46,7 +46,7 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     if row.name == "real":
         found = real_gradient(t, form, factors, op.wrt, y, g)
         return t.finish([("r0", full_cotangent(t, found, own))])
-    parts = [_distinct(t, x, labels, form) for x, labels in zip(factors, form.inputs, strict=True)]
+    parts = [_distinct(t, x, labels) for x, labels in zip(factors, form.inputs, strict=True)]
     count = len(parts)
     wide = tuple(c for c in form.output if form.sizes[c] != 1)
     out = [squeezed(t, v, form.output, [form.sizes[c] == 1 for c in form.output])[0] for v in (y, g)]
@@ -79,7 +79,7 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     return t.finish([("r0", full_cotangent(t, laid_out(t, ordered, target, form.inputs[op.wrt], form, own), own))])
 
 
-def _distinct(t: Tape, x: Value, labels: Labels, form: Form) -> Part:
+def _distinct(t: Tape, x: Value, labels: Labels) -> Part:
     """Take diagonals and drop axes of size 1: every label once, and as large as it gets."""
     unique = tuple(dict.fromkeys(labels))
     if len(unique) < len(labels):

@@ -175,7 +175,7 @@ class BatchedGraph:
                     for part in parts
                     for outcome in self._together(kind, rows[part.start : part.stop], sizes[part.start : part.stop])
                 ]
-        return [self._alone(kind, row) for row in rows]
+        return [self._alone(row) for row in rows]
 
     def _way(self, kind: Kind, row: list[Any]) -> Way:
         if kind.padded:
@@ -190,7 +190,7 @@ class BatchedGraph:
     ) -> list[Outcome]:
         count, way = len(rows), kind.way
         if count == 1 and not kind.padded:
-            return [self._alone(kind, rows[0])]
+            return [self._alone(rows[0])]
         assert way is not None and way.graph is not None
         size = rounded(count)
         try:
@@ -223,7 +223,7 @@ class BatchedGraph:
             calls[size] = ready  # perhaps of another size, by another thread: it is compared before it is used
         return outputs
 
-    def _alone(self, kind: Kind, row: list[Any]) -> Outcome:
+    def _alone(self, row: list[Any]) -> Outcome:
         try:
             outputs = self.executor.execute(self.graph, {**self.shared, **dict(zip(self.names, row, strict=True))})
         except Exception as error:

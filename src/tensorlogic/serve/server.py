@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,18 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+@contextlib.contextmanager
+def serving_loop(log: AccessLog) -> Iterator[asyncio.AbstractEventLoop]:
+    """Have an event loop; at the end it is closed, and so is the log."""
+    loop = event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        yield loop
+    finally:
+        log.close()
+        loop.close()
+
+
 async def serve_until_told(server: Server, started: Callable[[Server], object] = bool, peers: Any = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
     loop = asyncio.get_running_loop()
@@ -225,13 +237,8 @@ async def serve_until_told(server: Server, started: Callable[[Server], object] =
 def run(config: ServerConfig, started: Callable[[Server], object] = bool) -> None:
     """Serve in this process, until it is told to end."""
     log = AccessLog(sys.stderr, requests=config.log_requests)
-    loop = event_loop()
-    try:
-        asyncio.set_event_loop(loop)
+    with serving_loop(log) as loop:
         loop.run_until_complete(serve_until_told(Server(config, log), started))
-    finally:
-        log.close()
-        loop.close()
 
 
 def read_tokens(path: Path) -> Sequence[str]:

@@ -24,7 +24,7 @@ from ..errors import BackendError, InputError, TensorLogicError
 from .access_log import AccessLog
 from .metrics import added
 from .repository import Repository
-from .server import Server, ServerConfig, event_loop, serve_until_told
+from .server import Server, ServerConfig, serve_until_told, serving_loop
 from .service import described
 
 LINE = 1 << 30  # bytes of one message
@@ -245,13 +245,8 @@ def run(config: ServerConfig, count: int, started: Callable[[ServerConfig], obje
     """Serve in several processes, until told to end."""
     Repository(config.folder, config.limits)  # a folder that is not there is told at once, not by each worker
     log = AccessLog(sys.stderr)
-    loop = event_loop()
-    try:
-        asyncio.set_event_loop(loop)
+    with serving_loop(log) as loop:
         loop.run_until_complete(Parent(config, count, log).run(started))
-    finally:
-        log.close()
-        loop.close()
 
 
 async def _work(config: ServerConfig, end: socket.socket, log: AccessLog) -> None:
@@ -276,16 +271,11 @@ def main() -> None:
     """Be one worker: the socket is an argument, the config comes in as JSON."""
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerConfig)
     log = AccessLog(sys.stderr, requests=config.log_requests)
-    loop = event_loop()
     try:
-        asyncio.set_event_loop(loop)
-        with socket.socket(fileno=int(sys.argv[1])) as end:
+        with serving_loop(log) as loop, socket.socket(fileno=int(sys.argv[1])) as end:
             loop.run_until_complete(_work(config, end, log))
     except TensorLogicError as error:
         sys.exit(f"a worker cannot begin: {error.diagnostic.message}")
-    finally:
-        log.close()
-        loop.close()
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ def step_hooks(callbacks: Sequence[Callback]) -> list[Hook]:
     return [c for c in callbacks if any(getattr(type(c), name) is not getattr(Hook, name) for name in wanted)]
 
 
-def _watched(figures: Figures, name: str) -> float:
+def watched(figures: Figures, name: str) -> float:
+    """Return the figure of a name, or refuse a name that no figure has."""
     if name not in figures:
         raise InputError(f"there is no figure {name!r} to watch", *nearest(name, figures), code="E858")
     return figures[name]
@@ -94,7 +95,7 @@ class EarlyStopping(Callback):
             self._count(figures)
 
     def _count(self, figures: Figures) -> bool:
-        value = _watched(figures, self.watch) * (-1 if self.highest else 1)
+        value = watched(figures, self.watch) * (-1 if self.highest else 1)
         better = value < self.best - self.least
         self.best, self.bad = (value, 0) if better else (self.best, self.bad + 1)
         return better
@@ -122,16 +123,12 @@ class BestCheckpoint(Callback):
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Save where this is the best epoch so far."""
         sign = -1 if self.highest else 1
-        if all(sign * _watched(figures, self.watch) <= sign * epoch[self.watch] for epoch in trainer.history.epochs):
+        if all(sign * watched(figures, self.watch) <= sign * epoch[self.watch] for epoch in trainer.history.epochs):
             trainer.save(self.folder, keep=1)
 
 
-class CSVLog(Callback):
-    """Writes a row of figures for each epoch to a CSV file; a resumed run continues it.
-
-    >>> CSVLog("log.csv").path.name
-    'log.csv'
-    """
+class _OneFile(Callback):
+    """Writes a file anew after each epoch."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -139,6 +136,14 @@ class CSVLog(Callback):
     def on_begin(self, trainer: Trainer, batches: int | None) -> None:
         """Refuse a file whose folder is not there."""
         expect_folder(self.path)
+
+
+class CSVLog(_OneFile):
+    """Writes a row of figures for each epoch to a CSV file; a resumed run continues it.
+
+    >>> CSVLog("log.csv").path.name
+    'log.csv'
+    """
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Write the whole history, which is short, so that a killed run leaves no half row."""
@@ -217,19 +222,12 @@ class TensorBoardLog(Callback):
             self._writer.close()
 
 
-class PlotFile(Callback):
+class PlotFile(_OneFile):
     """Draws the curves of the history to an SVG file after each epoch.
 
     >>> PlotFile("loss.svg").path.name
     'loss.svg'
     """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-
-    def on_begin(self, trainer: Trainer, batches: int | None) -> None:
-        """Refuse a file whose folder is not there."""
-        expect_folder(self.path)
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Draw."""

@@ -20,7 +20,7 @@ from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.recovery.checkpoints import CheckpointManager
 from .bound_step import BoundStep
-from .callbacks import Callback, Progress, callback_list, step_hooks
+from .callbacks import Callback, Progress, callback_list, step_hooks, watched
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
@@ -297,10 +297,7 @@ class Trainer:
         self.history.append(found)
         rate = config.optimizer.rate
         if isinstance(rate, Plateau):
-            if rate.watch not in found:
-                message = f"there is no figure {rate.watch!r} to watch"
-                raise InputError(message, *nearest(rate.watch, found), code="E858")
-            self.plateau = rate.after(self.plateau, found[rate.watch])
+            self.plateau = rate.after(self.plateau, watched(found, rate.watch))
         shown = {**found, "seconds": perf_counter() - start}
         for callback in watching:
             callback.on_epoch(self, shown)

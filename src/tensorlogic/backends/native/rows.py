@@ -111,7 +111,7 @@ class _Writer:
             inside = [s for s in p.reads if s in self.of]
             base = max((self.level[s] for s in inside), default=0)
             if isinstance(p.op, ops.Reduce):
-                over = self._operand_is_row(p, p.reads[0], p.arg_types[0])
+                over = self._operand_is_row(p.reads[0], p.arg_types[0])
                 self.is_row[own] = False
                 self.level[own] = base + 1 if over else base
             else:
@@ -124,7 +124,7 @@ class _Writer:
                 self.is_row[own] = wide
                 self.level[own] = base
 
-    def _operand_is_row(self, p: Step, slot: int, t: Any) -> bool:
+    def _operand_is_row(self, slot: int, t: Any) -> bool:
         if slot in self.is_row:
             return self.is_row[slot]
         return not self.layout.cells or dims(t) == self.layout.shape
@@ -343,7 +343,7 @@ class _Writer:
         for p in self.step.parts:
             own = p.writes[0]
             if isinstance(p.op, ops.Reduce):
-                over = self._operand_is_row(p, p.reads[0], p.arg_types[0])
+                over = self._operand_is_row(p.reads[0], p.arg_types[0])
                 if over and self.level[own] == level + 1:
                     value, dtype = self._value(p, p.reads[0], p.arg_types[0], level, lines, here)
                     start, more = self._accumulated(p, value, dtype)
@@ -394,7 +394,7 @@ class _Writer:
         """Return the result of a reduction after its loop."""
         op, want, name = p.op, np.dtype(p.types[0].dtype or "float64"), f"r{self.id[p.writes[0]]}"
         assert isinstance(op, ops.Reduce)
-        if not self._operand_is_row(p, p.reads[0], p.arg_types[0]):  # of one element
+        if not self._operand_is_row(p.reads[0], p.arg_types[0]):  # of one element
             return cast(*self._cell(p, p.reads[0], p.arg_types[0]), want)
         if op.kind in ("max", "min") and want.kind == "f":
             return f"unkey({name})"

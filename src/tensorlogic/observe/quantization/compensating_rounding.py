@@ -43,7 +43,7 @@ def compensated(
         stop = min(start + BLOCK, terms)
         errors = np.zeros((len(matrix), stop - start))
         for k in range(start, stop):
-            scale, zero = _of_column(scales, axis, group, k), _of_column(zeros, axis, group, k)
+            scale, zero = _of_column(scales, group, k), _of_column(zeros, group, k)
             along = 0 if scale.ndim else None
             column = quantize_array(left[:, k], scale, zero, Quantize(held, along, None, kind))
             value = dequantize_array(column, scale, zero, Dequantize(along), "float64")
@@ -54,7 +54,7 @@ def compensated(
     return QuantizedTensor.from_numbers(numbers, kind, scales, zeros, axis, group)
 
 
-def _of_column(values: Array, axis: int | None, group: int | None, k: int) -> Array:
+def _of_column(values: Array, group: int | None, k: int) -> Array:
     """Return the scales of one column."""
     return np.asarray(values if group is None else values[:, k // group])
 

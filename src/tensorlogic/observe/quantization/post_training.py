@@ -297,7 +297,7 @@ def _note(product: Product, momentum: float, seen: Seen | None, gram: Array | No
 def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: Array | None) -> QuantizedTensor:
     granularity = config.granularity
     if granularity.word == "channel" and granularity.axis is not None:
-        granularity = _own_axis(product, granularity.axis, config)
+        granularity = _own_axis(product, granularity.axis)
     axis, group = placed(granularity, matrix.shape)
     rounding, kind = config.rounding.value, config.type.value
     if gram is not None and rounding.compensate:
@@ -307,7 +307,7 @@ def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: 
     )
 
 
-def _own_axis(product: Product, axis: int, config: QuantizationConfig) -> Any:
+def _own_axis(product: Product, axis: int) -> Any:
     """Return the granularity of a weight's matrix for one that names an axis of the weight itself."""
     from ...ir.quantized import QuantizationGranularity
     from ...ir.types import normal_axis
