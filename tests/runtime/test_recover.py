@@ -707,3 +707,19 @@ def test_inputs_that_are_missing_are_raised():
         tl.Executor().execute_with_recovery(GRAPH, {"x": INPUTS["x"]})
     with pytest.raises(tl.InputError, match="a RecoveryConfig is expected"):
         tl.Executor().execute_with_recovery(GRAPH, INPUTS, 3)
+
+
+@pytest.mark.parametrize("strategy", list(RecoveryStrategy))
+@pytest.mark.parametrize("way", ["with_folder", "folder"])
+def test_a_folder_is_used_whatever_the_strategy(strategy, way, tmp_path):
+    made = RecoveryConfig(strategy)
+    made = made.with_folder(tmp_path) if way == "with_folder" else RecoveryConfig(strategy, folder=tmp_path)
+    assert made.folder == str(tmp_path)
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.log(b.exp(b.input("x", (2,)))))
+    executor = tl.Executor(wrap=[failing_at("log", call=1, error=ValueError("no"))])
+    executor.execute_with_recovery(graph, {"x": np.ones(2)}, made.with_fallback_backends())
+    again = tl.Executor().execute_with_recovery(graph, {"x": np.ones(2)}, made)
+    assert isinstance(again, RecoveryResult.Success)
+    assert again.stats.resumed_from == 1
+    assert made.with_checkpointing(False).folder == (str(tmp_path) if strategy is CHECKPOINT else None)

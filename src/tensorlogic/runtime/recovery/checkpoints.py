@@ -119,7 +119,7 @@ class CheckpointManager:
     def lock(self) -> None:
         """Make the folder this run's own; where another run has it, the error names its process."""
         if not self._lock.held:
-            self._tried("lock", self._take)
+            self._tried("take the lock", self._take)
 
     def _take(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -40,8 +40,10 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
 
     strategy: RecoveryStrategy = RecoveryStrategy.RETRY_WITH_BACKOFF
     retry_policy: RetryPolicy | None = None  # None: RetryPolicy() for RETRY_WITH_BACKOFF, no retries for others
-    checkpointing: bool = False  # keep what is left of the run, whatever the strategy; CHECKPOINT always does
-    folder: str | None = None  # where checkpoints are written during the run, and the newest is looked for at its start
+    # keep what is left of the run, whatever the strategy; CHECKPOINT and a folder always do
+    checkpointing: bool = False
+    # where checkpoints are written during the run, and the newest is looked for at its start
+    folder: str | Path | None = None
     keep: int = 3  # checkpoints in the folder
     checkpoint_steps: int | None = None  # steps after which one is written
     checkpoint_seconds: float | None = 30.0  # or seconds
@@ -59,7 +61,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
             )
         expect(self.checkpointing, bool, "checkpointing must be True or False")
         if self.folder is not None:
-            expect(self.folder, str, "a folder is given by its path", 'write folder="run"')
+            expect(self.folder, (str, Path), "a folder is given by its path", 'write folder="run"')
+            msgspec.structs.force_setattr(self, "folder", str(self.folder))
         expect_whole("keep", self.keep, 1)
         if self.checkpoint_steps is not None:
             expect_whole("checkpoint_steps", self.checkpoint_steps, 1)
@@ -85,7 +88,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
     @property
     def checkpoints(self) -> bool:
         """Whether the run can be saved."""
-        return self.checkpointing or self.strategy is RecoveryStrategy.CHECKPOINT
+        return self.checkpointing or self.folder is not None or self.strategy is RecoveryStrategy.CHECKPOINT
 
     def with_strategy(self, strategy: RecoveryStrategy) -> RecoveryConfig:
         """Return the config with another strategy."""
@@ -96,8 +99,9 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, retry_policy=policy)
 
     def with_checkpointing(self, enabled: bool = True) -> RecoveryConfig:
-        """Return the config of a run that can, or cannot, be saved."""
-        return msgspec.structs.replace(self, checkpointing=enabled)
+        """Return the config of a run that can, or cannot, be saved; what cannot needs no folder."""
+        wanted = enabled or self.strategy is RecoveryStrategy.CHECKPOINT
+        return msgspec.structs.replace(self, checkpointing=enabled, folder=self.folder if wanted else None)
 
     def with_folder(self, folder: str | Path, keep: int = 3) -> RecoveryConfig:
         """Return the config of a run that writes checkpoints into a folder and keeps the newest ``keep``."""
