@@ -5,8 +5,9 @@ import pytest
 
 from tensorlogic.errors import FormatError, InputError
 from tensorlogic.lang.data import table_of, whole_numbers
-from tensorlogic.lang.data_files import read_array, read_table, read_tensor, write_array, write_table
+from tensorlogic.lang.data_files import read_array, read_table, read_tensor
 from tensorlogic.lang.domains import Column, Domain, column_of
+from tensorlogic.lang.written_files import write_array, write_table
 
 ROWS = [("Alice", "Bob"), ("Bob", "Carol"), ("Alice", "Carol")]
 NUMBERED = [("Alice", 3), ("Bob", 5)]

@@ -15,7 +15,8 @@ from tensorlogic import GraphBuilder, OptimizationLevel
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan.build import build_plan
 from tensorlogic.runtime.call import run, watched
-from tensorlogic.runtime.program import MOST, Entry, Program, bind, steps_function, steps_source
+from tensorlogic.runtime.program import MOST, Program, bind
+from tensorlogic.runtime.straight_line import Entry, steps_function, steps_source
 
 BACKEND = tl.Executor().backend
 

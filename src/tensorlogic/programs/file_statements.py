@@ -9,7 +9,8 @@ from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError
 from ..lang import syntax as s
 from ..lang.data import table_of
-from ..lang.data_files import NamedNumbers, read_tensor, write_array, write_table, written_kind
+from ..lang.data_files import NamedNumbers, read_tensor
+from ..lang.written_files import write_array, write_table, written_kind
 from .facts import Block
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from ..ir.graph import EinsumGraph
 from ..plan.build import Step
 from .context import ExecutionContext
 from .frame import Between, Frame, failed, placed, stop_reason, stop_run
-from .program import Function, Program, failed_at
+from .program import Program
+from .straight_line import Function, failed_at
 from .values import Outputs, arrays_for, as_planned, write_outputs
 
 Call = Callable[[Step, tuple[Any, ...]], Any]

@@ -16,7 +16,8 @@ from ..events import active_contexts, entered
 from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.printing import describe
-from .program import Entry, Program, Workspace
+from .program import Program, Workspace
+from .straight_line import Entry
 
 Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
 
