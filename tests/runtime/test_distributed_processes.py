@@ -213,6 +213,31 @@ def test_ranks_of_which_one_fails_fail_in_the_same_call_and_go_on_together(tmp_p
             assert own[-1].startswith("E375 the ranks do not do the same: rank") and "a run of call 9: graph" in own[-1]
 
 
+ENDS_AT_ONCE = """
+import sys, time
+import numpy as np
+import tensorlogic as tl
+from tensorlogic.runtime.distributed import one_machine
+from tensorlogic.runtime.distributed.torch_ways import world_from_environment
+one_machine.MOST_RANKS = 0  # all takes the way through gloo
+worlds = [world_from_environment(20), world_from_environment(20)]  # of two executors
+for group in (*worlds, *[world.group([2] if world.rank == 2 else [0, 1]) for world in worlds]):
+    group.all_reduce(np.ones(3), "add")
+sys.setswitchinterval(1000)  # a thread that waits for the interpreter waits until this one sleeps
+for world in worlds:
+    world.start_all_reduce([np.ones(3)], np.empty(3), "add", "last")
+    world.abandon()  # so that a thread of gloo is the last to hold the array
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    pass
+sys.stdout.write(f"{worlds[0].rank}: ok\\n")
+"""
+
+
+def test_ranks_that_end_while_a_thread_still_holds_an_array_end_well(tmp_path):
+    assert launched(ENDS_AT_ONCE, 3, tmp_path) == [["ok"]] * 3
+
+
 def launched(text: str, ranks: int, folder: Path) -> list[list[str]]:
     """Return what each rank of a launched script says, line by line; a line of rank 1 begins with ``1: ``."""
     script = folder / "script.py"

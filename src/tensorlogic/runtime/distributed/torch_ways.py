@@ -6,6 +6,7 @@ the ranks. Between processes of one machine, collectives take a shorter way (:mo
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -16,6 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from time import perf_counter_ns
 from typing import Any, Literal, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -33,6 +35,8 @@ OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": 
 TRUTHS = {"add": "or", "multiply": "and"}  # of truth values, as NumPy adds and multiplies them
 SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
 
+WORLDS: WeakSet[TorchCommunication] = WeakSet()  # of this process: its executors have one each
+
 
 def join_world(rank: int, size: int, address: str, timeout: float, token: str = "") -> TorchCommunication:
     """Meet the other processes at an address, such as ``file:///tmp/meeting`` or ``tcp://host:29500``.
@@ -40,16 +44,29 @@ def join_world(rank: int, size: int, address: str, timeout: float, token: str = 
     Only processes that give the same token meet. Those of one machine listen on the loopback interface only.
     """
     dist = torch_distributed()
-    if dist.is_initialized():  # by the script that this process runs
-        return TorchCommunication(tuple(range(size)), rank, None, timeout)
+    if dist.is_initialized():  # by the script that this process runs, or for another executor
+        world = TorchCommunication(tuple(range(size)), rank, None, timeout)
+        WORLDS.add(world)
+        return world
     if on_loopback(address):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     store = open_store(address, rank, size, timeout, token)
     meeting = agree(store, rank, size, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    atexit.register(leave_worlds)
     world = TorchCommunication(tuple(range(size)), rank, None, timeout, meeting)
+    WORLDS.add(world)
     world.find_neighbours("start")
     return world
+
+
+def leave_worlds() -> None:
+    """End the groups of this process, and with them the threads of gloo, before the interpreter goes.
+
+    A thread that was the last to hold an array waits for the interpreter to give it back, and takes the process down where that has gone meanwhile.
+    """
+    for world in list(WORLDS):
+        world.close()
 
 
 def world_from_environment(timeout: float) -> TorchCommunication:
@@ -245,6 +262,9 @@ class TorchCommunication:
             if group._neighbours:
                 group._neighbours.close()
                 group._neighbours = False
+            group._started.clear()
+            group._sending.clear()
+        self._groups.clear()  # whose threads end with the last that knows them
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
