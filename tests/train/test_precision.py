@@ -72,12 +72,49 @@ def test_training_in_half_precision(precision, policy):
 
 
 def test_gradients_that_bfloat16_cannot_hold_halve_the_scale():
-    data = {"x": np.full((4, 3), 1e20, "float32"), "y": np.zeros(4, "float32")}
+    data = {"x": np.full((4, 3), 1e18, "float32"), "y": np.zeros(4, "float32")}
     config = tl.TrainerConfig(precision="bfloat16", epochs=1, batch_size=4, optimizer=tl.optim.sgd(0.1))
     trainer = tl.Trainer(None, config)
     trainer.fit(regression(), regression_params(), data)
     np.testing.assert_array_equal(trainer.params["w"], regression_params()["w"])
     assert trainer.values["optimizer.scale"] == 2.0**14
+
+
+def test_clipping_hides_no_overflow_from_the_scale():
+    data = {"x": np.full((16, 3), 20, "float32"), "y": np.full(16, -200, "float32")}
+    for clipped in ({}, {"clip_value": 0.5}, {"clip_norm": 0.5}):
+        config = tl.TrainerConfig(precision="float16", epochs=4, batch_size=4, optimizer=tl.optim.sgd(1e-6), **clipped)
+        trainer = tl.Trainer(None, config)
+        trainer.fit(regression(), regression_params(), data)
+        assert trainer.values["optimizer.scale"] == 4.0, clipped
+
+
+def normed():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", ("n", 3), "float32"), b.input("y", ("n",), "float32")
+    h, running = b.running_batch_norm(x, "norm")
+    graph = b.build(loss=b.mean_squared_error(h @ b.input("w", (3,), "float32"), y), **running)
+    return graph, {"norm.mean": np.zeros(3, "float32"), "norm.var": np.ones(3, "float32")}
+
+
+def test_a_batch_that_overflows_leaves_running_statistics_alone():
+    data, (graph, states) = regression_data(), normed()
+    data["x"][5] = 1e5  # which float32 can hold and float16 cannot
+    trainer = tl.Trainer(None, tl.TrainerConfig(precision="float16", epochs=2, batch_size=8))
+    trainer.fit(graph, {"w": np.ones(3, "float32")}, data, states=states)
+    assert all(np.isfinite(value).all() for value in trainer.states.values())
+    assert not np.array_equal(trainer.states["norm.mean"], states["norm.mean"])
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_what_is_no_number_in_any_precision_stops_the_run(precision):
+    data = regression_data()
+    data["x"][20, 1] = np.nan
+    config = tl.TrainerConfig(precision=precision, epochs=2, batch_size=8, shuffle=False)
+    trainer = tl.Trainer(None, config)
+    with pytest.raises(tl.TrainingError, match=r"the loss is nan at batch 3 of epoch 1(.|\n)*x has 1 NaN"):
+        trainer.fit(regression(), regression_params(), data)
+    assert trainer.steps == 2
 
 
 def test_parameters_kept_in_bfloat16_are_saved_and_go_on(tmp_path):

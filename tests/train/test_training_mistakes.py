@@ -100,3 +100,55 @@ def test_a_data_file_that_is_not_there_suggests_the_nearest(tmp_path, name):
     near = tmp_path / name.replace("ia", "ai")
     near.touch()
     refused(lambda: fit(tmp_path / name), "there is no file", f"did you mean {near.name!r}")
+
+
+def root_of_square():
+    """A loss whose gradient at 0 is no number, while it is one itself."""
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 2), "float32"), b.input("w", (2,), "float32")
+    data = np.ones((10, 2), "float32")
+    data[7] = 0
+    return b.build(loss=b.mean(b.sqrt(b.square(x @ w)))), {"x": data}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"every": 1, "folder": "run"}, {"every": 3, "folder": "run"}])
+def test_a_gradient_that_is_no_number_names_its_batch_and_loses_nothing(rows, options, tmp_path):
+    graph, data = root_of_square()
+    if options:
+        options = {**options, "folder": tmp_path / "run"}
+    config = {"optimizer": tl.optim.sgd(0.01), "batch_size": rows, "shuffle": False}
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=3, **config, **options))
+    number = 7 // rows + 1
+    with pytest.raises(
+        tl.TrainingError, match=rf"'w' is no number after the step at batch {number} of epoch 1"
+    ) as caught:
+        trainer.fit(graph, {"w": np.float32([0.5, 0.3])}, data)
+    assert "its gradient is not" in str(caught.value) and "divide" in str(caught.value)
+    before = tl.Trainer(None, tl.TrainerConfig(epochs=1, **config))
+    if number > 1:
+        before.fit(graph, {"w": np.float32([0.5, 0.3])}, {"x": data["x"][: rows * (number - 1)]})
+        np.testing.assert_array_equal(trainer.params["w"], before.params["w"])
+    if (tmp_path / "run").exists():
+        assert np.isfinite(tl.Trainer.resume(tmp_path / "run").params["w"]).all()
+
+
+def test_an_iterator_whose_gradient_is_no_number_is_back_where_the_epoch_began():
+    graph, data = root_of_square()
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=1, optimizer=tl.optim.sgd(0.01)))
+    with pytest.raises(tl.TrainingError, match="'w' became infinite or NaN in epoch 1"):
+        trainer.fit(graph, {"w": np.float32([0.5, 0.3])}, iter([data]))
+    np.testing.assert_array_equal(trainer.params["w"], np.float32([0.5, 0.3]))
+    good, bad = {"x": data["x"][:4]}, {"x": np.full((4, 2), np.nan, "float32")}
+    with pytest.raises(tl.TrainingError, match=r"the loss is nan at batch 2 of epoch 1 \(step 2\)"):
+        trainer.fit(data=iter([good, bad]))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_first_tensor_that_went_bad_is_found_with_the_numbers_of_its_step(accumulate):
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 4), "float32"), b.input("w", (4,), "float32")
+    graph = b.build(loss=b.mean(b.log(b.sum(b.dropout(x, 0.5) * w, -1))))
+    config = tl.TrainerConfig(optimizer=tl.optim.sgd(0.001), epochs=9, batch_size=4, accumulate=accumulate)
+    with pytest.raises(tl.TrainingError, match="made by log from finite operands"):
+        tl.Trainer(None, config).fit(graph, {"w": np.ones(4, "float32")}, {"x": np.ones((16, 4), "float32")})

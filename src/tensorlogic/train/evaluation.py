@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..errors import ExecutionError, InputError, TrainingError, nearest
 from ..ir.graph import EinsumGraph
-from ..ir.random import TRAINING
+from ..ir.random import STEP, TRAINING
+from ..passes.grad import value_and_grad
 from ..passes.specialize import bind_sizes
 from ..runtime.executor import Executor
 from .data import ArrayBatches, Data, GivenBatches, Needed, batches_of
@@ -72,30 +73,56 @@ def predict(trainer: Trainer, data: Data, output: str, fixed: Mapping[str, Any] 
     return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
 
-def blame(trainer: Trainer, arrays: Mapping[str, Any], loss: float) -> NoReturn:
-    """Raise the error of a loss that is no number, naming the batch and the first tensor that went bad."""
-    from ..observe.inspect import TensorInspector
-
+def loss_in_full(trainer: Trainer, arrays: Mapping[str, Any]) -> float:
+    """Return the loss of a batch in the dtypes that the graph declares, whatever precision steps have."""
     graph = narrowed(_loss(trainer), ["loss"])
-    inspector = TensorInspector()
-    inspector.enable()
-    executor = Executor(trainer.executor.backend, optimization_level=trainer.executor.config.optimization_level)
-    executor.context.add_hook(inspector)
-    inputs = {**trainer.values, **trainer.given(), **arrays}
-    executor.execute(graph, {name: inputs[name] for name in graph.inputs})
-    problem = inspector.first_problem()
-    where = f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
-    context = ["the loss is a number before the step; its gradient is not"]
+    return float(np.mean([trainer.executor.execute(graph, part)["loss"] for part in _parts(trainer, graph, arrays)]))
+
+
+def blame(trainer: Trainer, arrays: Mapping[str, Any], what: str, where: str) -> NoReturn:
+    """Raise the error of a step that went wrong, naming its batch and the first tensor that went bad: of the loss, or of its gradient."""
+    loss = narrowed(_loss(trainer), ["loss"])
+    problem = _first_problem(trainer, loss, arrays)
+    context = []
+    if problem is None:
+        learned = [name for name in trainer.planned(_loss(trainer)).carried if name in trainer.names]
+        slopes = value_and_grad(loss, wrt=learned, of="loss", straight_through=trainer.config.straight_through)
+        problem = _first_problem(trainer, slopes, arrays)
+        bad = "; its gradient is not" if problem else " and so is its gradient: the step is too long"
+        context = [f"the loss is a number before the step{bad}"]
     hints = [
         "look at the data of that batch",
         "use a lower rate, or clip_norm=1.0; the parameters are those before the batch",
     ]
     raise TrainingError(
-        f"the loss is {loss} at {where}",
-        code="E871",
-        context=context if problem is None else str(problem).splitlines(),
-        suggestions=hints,
+        f"{what} at {where}", code="E871", context=[*context, *str(problem or "").splitlines()], suggestions=hints
     )
+
+
+def _first_problem(trainer: Trainer, graph: EinsumGraph, arrays: Mapping[str, Any]) -> object:
+    """Return where a graph first makes what is no number of a batch, and of the numbers that its step had."""
+    from ..observe.inspect import TensorInspector
+
+    executor = Executor(trainer.executor.backend, optimization_level=trainer.executor.config.optimization_level)
+    for part in _parts(trainer, graph, arrays):
+        inspector = TensorInspector()
+        inspector.enable()
+        executor.context.add_hook(inspector)
+        executor.execute(graph, part)
+        executor.context.remove_hook(inspector)
+        if (problem := inspector.first_problem()) is not None:
+            return problem
+    return None
+
+
+def _parts(trainer: Trainer, graph: EinsumGraph, arrays: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Go through the inputs of the parts that a batch is learned in, with the random numbers of each."""
+    count, given = trainer.config.accumulate, trainer.given()
+    for n in range(count):
+        rows = {name: array.reshape(count, -1, *array.shape[1:])[n] for name, array in arrays.items()}
+        number = {STEP: given[STEP] * np.uint64(count) + np.uint64(n)} if STEP in given and count > 1 else {}
+        inputs = {**trainer.values, **given, **number, **rows}
+        yield {name: inputs[name] for name in graph.inputs}
 
 
 def note_batch(trainer: Trainer, error: BaseException, arrays: Mapping[str, Any]) -> None:
@@ -108,8 +135,13 @@ def note_batch(trainer: Trainer, error: BaseException, arrays: Mapping[str, Any]
         for name, array in given.items()
         if array.dtype.kind in "iu" and array.size
     ]
-    where = f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
-    error.add_note(": ".join([f"in {where}", ", ".join(ranges)] if ranges else [f"in {where}"]))
+    where = f"in {next_place(trainer)}"
+    error.add_note(": ".join([where, ", ".join(ranges)] if ranges else [where]))
+
+
+def next_place(trainer: Trainer) -> str:
+    """Say which batch a trainer stands before."""
+    return f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
 
 
 def _loss(trainer: Trainer) -> EinsumGraph:

@@ -76,10 +76,10 @@ def rewind(
 
     Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
     """
-    last, devices = trainer.batch, trainer.distributed
+    last = trainer.batch
     snapshot.put_back(trainer)
-    if not batches.replayable or last == trainer.batch or (devices is not None and devices.beside_others):
-        return  # ranks that other processes are may not be there any more
+    if last == trainer.batch or not _can_repeat(trainer, batches):
+        return
     try:
         for batch in batches.epoch(trainer.epoch, trainer.batch):
             if trainer.batch == last:
@@ -87,6 +87,45 @@ def rewind(
             trainer.learn(bound, batch)
     except Exception:
         snapshot.put_back(trainer)
+
+
+def _can_repeat(trainer: Trainer, batches: ArrayBatches | GivenBatches) -> bool:
+    """Tell whether steps can be taken again: ranks that other processes are may not be there any more."""
+    return batches.replayable and not (trainer.distributed is not None and trainer.distributed.beside_others)
+
+
+def spoiled(trainer: Trainer, snapshot: Snapshot) -> str | None:
+    """Return a parameter that is infinite or NaN, and was not when the snapshot was taken."""
+    for name in trainer.names:
+        if not _is_finite(trainer.values[name]) and _is_finite(snapshot.values[name]):
+            return name
+    return None
+
+
+def _is_finite(array: Any) -> bool:
+    """Tell whether all of an array is finite, with no array made for that: NaN is the least and the largest of what it is in."""
+    return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def before_spoiled(
+    trainer: Trainer, snapshot: Snapshot, bound: BoundStep | DistributedStep, batches: ArrayBatches | GivenBatches
+) -> dict[str, Any] | None:
+    """Find the step that made a parameter infinite or NaN, let the trainer stand before it, and return the arrays of its batch.
+
+    Where steps cannot be taken again, the trainer stands where the epoch began.
+    """
+    snapshot.put_back(trainer)
+    if not _can_repeat(trainer, batches):
+        return None
+    for batch in batches.epoch(trainer.epoch, trainer.batch):
+        trainer.learn(bound, batch)
+        if spoiled(trainer, snapshot) is not None:
+            arrays = {name: np.array(array) for name, array in batch.arrays.items()}
+            trainer.batch -= 1
+            rewind(trainer, snapshot, bound, batches)
+            return arrays
+    snapshot.put_back(trainer)
+    return None
 
 
 def warn_where_done(trainer: Trainer) -> None:

@@ -100,8 +100,8 @@ def training_step(
     rate, count = b.input(RATE, (), "float64"), b.input(COUNT, (), "float64")
     if scale is not None:
         gradients = {name: g / scale for name, g in gradients.items()}
+    finite = _all_finite(b, gradients) if scale is not None else None  # before infinite ones are clipped to numbers
     gradients = _clipped(b, gradients, clip_norm, clip_value)
-    finite = _all_finite(b, gradients) if scale is not None else None
 
     outputs: dict[str, Tensor] = {name: values[name] for name in figures}
     zeros: dict[str, str] = {}
@@ -127,8 +127,10 @@ def training_step(
             before = b.input(label, w.shape, w.dtype)
             keep(label, average * before + (1 - average) * outputs[name], before)
             averages[label] = name
-    for name in states:
-        outputs[name] = values[name]
+    for name in states:  # one batch that overflows would spoil a running mean for ever
+        new, t = values[name], loss.type_of(loss.inputs[name])
+        floats = scale is not None and (new.dtype is None or new.dtype in FLOATS)
+        outputs[name] = b.where(b.all(b.isfinite(new)), new, b.input(name, t.shape, t.dtype)) if floats else new
     starts: dict[str, float] = {}
     if scale is not None and finite is not None and precision is not None:
         outputs |= _next_scale(b, scale, finite, HIGHEST_SCALE[precision])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, expect, nearest
+from ..errors import InputError, TrainingError, expect, nearest
 from ..events import check_contexts, span
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
@@ -24,12 +24,12 @@ from .callbacks import Callback, Progress, callback_list, step_hooks, watched
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
-from .evaluation import Measured, blame, evaluate, measured, note_batch, predict
+from .evaluation import Measured, blame, evaluate, loss_in_full, measured, next_place, note_batch, predict
 from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
 from .schedules import Plateau, Schedule
-from .snapshots import Snapshot, check_same_data, rewind, warn_where_done
+from .snapshots import Snapshot, before_spoiled, check_same_data, rewind, spoiled, warn_where_done
 from .starting_values import own_array, own_arrays, starting_values
 from .step import AVERAGE, OWN, TrainingStep, training_step, wanted_data
 
@@ -248,7 +248,7 @@ class Trainer:
     def given(self) -> dict[str, Any]:
         """Return the inputs that are the same in every step, but for the number of the step, which is written into."""
         assert self.loss is not None
-        own = {TRAINING: np.array(True), STEP: np.zeros((), "uint64")}
+        own = {TRAINING: np.array(True), STEP: np.array(self._random_step(), "uint64")}
         return self._fixed | {name: value for name, value in own.items() if name in self.loss.inputs}
 
     def batches(self, data: Data, seed: int | None) -> ArrayBatches | GivenBatches:
@@ -277,18 +277,22 @@ class Trainer:
                 note_batch(self, error, batch.arrays)
                 rewind(self, self._snapshot, bound, batches)
                 raise
-            if not math.isfinite(figures[0]) and config.precision is None:
-                self.batch -= 1
+            if not math.isfinite(figures[0]) and not self._overflowed(batch):
                 bad = {name: np.array(array) for name, array in batch.arrays.items()}
+                self.batch, self.steps = self.batch - 1, self.steps - 1
+                where = next_place(self)
                 rewind(self, self._snapshot, bound, batches)
-                blame(self, bad, figures[0])
+                self._check_params(bound, batches)
+                blame(self, bad, f"the loss is {figures[0]}", where)
             for callback in hearing:
                 callback.on_batch(self, dict(zip(bound.step.figures, figures, strict=True)))
             if config.every and config.folder is not None and self.steps % config.every == 0:
+                self._check_params(bound, batches)
                 self.save(config.folder)
         interrupts.check()
         if not self.rows:
             raise InputError("the data has no batches", "give at least one", code="E855")
+        self._check_params(bound, batches)
         found = {name: total / self.rows for name, total in self.sums.items()}
         if validation is not None:
             found |= {f"{VALIDATION}{n}": v for n, v in evaluate(self, validation).items()}
@@ -303,6 +307,20 @@ class Trainer:
             callback.on_epoch(self, shown)
         if config.folder is not None:
             self.save(config.folder)
+
+    def _overflowed(self, batch: Batch) -> bool:
+        """Tell whether the loss of a batch that was skipped is no number in half precision only."""
+        return self.config.precision is not None and math.isfinite(loss_in_full(self, batch.arrays))
+
+    def _check_params(self, bound: BoundStep | DistributedStep, batches: ArrayBatches | GivenBatches) -> None:
+        """Refuse parameters that a step of this epoch left infinite or NaN; they are then those before it."""
+        if (name := spoiled(self, self._snapshot)) is None:
+            return
+        if (bad := before_spoiled(self, self._snapshot, bound, batches)) is not None:
+            blame(self, bad, f"the parameter {name!r} is no number after the step", next_place(self))
+        message = f"the parameter {name!r} became infinite or NaN in epoch {self.epoch + 1}"
+        hint = "use a lower rate, or clip_norm=1.0; the parameters are those before the epoch"
+        raise TrainingError(message, hint, code="E871")
 
     def learn(self, bound: BoundStep | DistributedStep, batch: Batch) -> list[float]:
         """Take the step of a batch, count it, and return its figures, the loss first."""
