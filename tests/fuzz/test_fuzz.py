@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import interrupted
 import pytest
-from fuzz import AREAS, rounds
+from fuzz import AREAS, Choices, rounds
 
 FEW = {
     "native": 3,
@@ -31,3 +32,9 @@ def test_random_cases(area: str, number: int) -> None:
     finally:
         interrupted.stop_helper()
     assert counts[area]
+
+
+def test_an_axis_below_zero_is_no_fault_of_the_generator() -> None:
+    below = Choices(Random("watched 77014 34"))  # it slices from 1 on where there is none, then asks for places there
+    below(2**20)
+    assert len(AREAS["watched"].make(below).graph.nodes)

@@ -256,7 +256,7 @@ class Graphs:
     def index(self, x: _Value) -> _Value | list[_Value] | None:
         b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
         size = self.shape(x)[-1] if rank else 0
-        if not size:
+        if size < 1:  # below 0 where a slice begins at 1 of none; such a graph is refused when it runs
             return None
         places = self.rng.integers(-size if self.chance(30) else 0, size, self.pick([(2,), (3, 2), (0,), ()]))
         way = self.pick(["gather", "scatter", "sort", "argsort", "top_k", "quantize"])
