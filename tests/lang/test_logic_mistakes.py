@@ -164,3 +164,9 @@ def test_show_takes_sizes_of_numpy_and_names_that_are_made_as_they_are_read():
         == tl.show(answer, np.array(["ann", "bob"]))
         == tl.show(answer, ["ann", "bob"])
     )
+
+
+def test_show_without_domains_numbers_every_axis():
+    answer = np.array([[False, True, False]])
+    assert tl.show(answer) == tl.show(answer, 1, 3)
+    assert "axis 0  axis 1" in tl.show({"a": answer}) and tl.show(np.float64(2.5)) == "2.5"

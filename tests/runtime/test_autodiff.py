@@ -330,3 +330,10 @@ def test_a_strategy_gives_its_executor_the_way():
         )
     with pytest.raises(tl.InputError, match="BUDGETED, which needs one"):
         tl.ExecutionStrategy(gradient=GradientStrategy.BUDGETED).executor().forward(graph, inputs)
+
+
+def test_recompute_of_what_is_no_graph_is_refused() -> None:
+    b = tl.GraphBuilder()
+    loss = b.build(loss=b.sum(b.exp(b.input("x", (3,)))))
+    with pytest.raises(tl.InputError, match="a gradient and the graph it is of are expected"):
+        tl.recompute(tl.grad(loss), 10)  # type: ignore[arg-type]

@@ -159,6 +159,13 @@ def test_an_array_that_is_two_inputs_or_read_only_is_left_alone() -> None:
     assert tl.Executor().execute(update(), {"w": fixed, "g": g}, donate=["w"])["w"] is not fixed
 
 
+@pytest.mark.parametrize("donate", [True, 3, [["x"]]])
+def test_a_donation_that_names_no_inputs_is_refused(donate: Any) -> None:
+    b = tl.GraphBuilder()
+    with pytest.raises(tl.InputError, match="takes the names of inputs"):
+        tl.Executor().execute(b.build(y=b.exp(b.input("x", (3,)))), {"x": np.ones(3)}, donate=donate)
+
+
 def test_a_donation_of_nothing_is_named() -> None:
     with pytest.raises(tl.InputError, match="no input 'v' to donate"):
         tl.Executor().execute(update(), {"w": np.ones((2, 2), "f4"), "g": np.ones((2, 2), "f4")}, donate=["v"])

@@ -57,8 +57,8 @@ def shown_parts(parts: dict[str, Shown]) -> Shown:
 def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50, above: float = 0.0) -> Shown:
     """Return a table of the true tuples of an answer, by the names of its domains; scores are shown largest first.
 
-    ``domains`` gives, for each axis, its names or its size; one stands for all axes. Of several outputs, as a run returns
-    them, or of a mapping, each is shown under its name. The answers of a program's query know their names.
+    ``domains`` gives, for each axis, its names or its size; one stands for all axes, and none for numbers. Of several
+    outputs, as a run returns them, or of a mapping, each is shown under its name. The answers of a program's query know their names.
 
     >>> print(show(np.array([[False, True], [False, False]]), ["alice", "bob"], heads=["x", "z"]))
     x      z
@@ -73,8 +73,8 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     expect_whole("limit=", limit)
     shape, columns, scores = _entries(value, above)
     rank = len(shape)
-    given = [_in_order(d) for d in domains]
-    given = given if len(given) != 1 else given * rank
+    given = [_in_order(d) for d in domains] or list(shape)
+    given = given if len(domains) != 1 else given * rank
     if len(given) != rank:
         raise ShapeError(f"{len(given)} domains for an answer of {rank} axes", code="E616")
     for axis, (d, size) in enumerate(zip(given, shape, strict=True)):

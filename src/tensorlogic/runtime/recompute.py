@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Any, TypeVar
 
 from ..diagnostics import bytes_text
-from ..errors import OutOfMemoryError, expect_whole
+from ..errors import OutOfMemoryError, expect, expect_whole
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import ITEMSIZE, TensorType
@@ -56,6 +56,8 @@ def recompute(
     >>> [Executor().plan(g).peak_bytes // 8000 for g in (whole, recompute(whole, loss, segments=4))]
     [34, 12]
     """
+    for graph in (gradient, forward):
+        expect(graph, EinsumGraph, "a gradient and the graph it is of are expected", "recompute(tl.grad(loss), loss)")
     match = match_nodes(gradient, forward)
     if budget is None:
         saved_nodes = expensive_nodes(gradient, match) if segments is None else segment_ends(gradient, match, segments)

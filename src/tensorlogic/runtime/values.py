@@ -76,8 +76,10 @@ def _array(name: str, value: Any, dtype: str | None, backend: Backend, relations
 
 def checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, ...]:
     """Return the names of inputs whose arrays may be written over, each of which the graph has."""
+    expect(donate, Iterable, "donate= takes the names of inputs", f"write donate={list(graph.inputs)!r}")
     names = (donate,) if isinstance(donate, str) else tuple(donate)
     for name in names:
+        expect(name, str, "donate= takes the names of inputs")
         if name not in graph.inputs:
             raise InputError(f"the graph has no input {name!r} to donate", *nearest(name, graph.inputs), code="E316")
     return names
