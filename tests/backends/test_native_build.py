@@ -379,6 +379,27 @@ def test_a_child_forked_while_something_is_compiled_can_compile(tmp_path: Path) 
     assert run(tmp_path, script).stdout == "0\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_forked_while_numba_is_imported_can_import_it(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import os, signal, sys, threading, time, warnings, numpy as np, tensorlogic as tl
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forking with threads
+        b = tl.GraphBuilder()
+        graph, value = b.build(y=b.tanh(b.exp(b.input("x", (64,), "float64")) + 1.0)), {"x": np.ones(64)}
+        executor = tl.Executor()
+        assert "numba" not in sys.modules
+        while "numba" not in sys.modules:  # the thread of the JIT imports it
+            executor.execute_jit(graph, value)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)
+            found = tl.Executor(native=True).execute(graph, value)["y"]
+            os._exit(0 if np.allclose(found, np.tanh(np.e + 1)) else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert run(tmp_path, script).stdout == "0\n"
+
+
 def test_a_spawned_process_answers_too(tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text(textwrap.dedent(COMPILING))
     script = textwrap.dedent("""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ..backends.native.support import mind_forks
 from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -149,6 +150,7 @@ class JitCompiler:
         """Run a job soon; what it raises is kept in ``failures``."""
         with self._lock:
             if self._worker is None:
+                mind_forks()  # the thread imports what it needs
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="tensorlogic-jit")
             try:
                 future: Future[None] = self._worker.submit(self._run, job)

@@ -5,12 +5,15 @@ Modules that hold kernels import numba when they are imported, so nobody imports
 
 from __future__ import annotations
 
+import _frozen_importlib
 import contextlib
 import os
 import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
+from threading import get_ident
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from ...store import Lock
@@ -19,6 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # what may be reordered: sums of floats; never what NaN and infinity are
 FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
 COMPILING = Lock()  # held by whoever compiles
+LONGEST_IMPORT = 60.0  # seconds that a fork waits for other threads to have imported what they import
+_held: list[list[Any]] = []  # the locks that a fork holds
 
 
 class NativeWarning(UserWarning):
@@ -28,6 +33,7 @@ class NativeWarning(UserWarning):
 @cache
 def usable() -> bool:
     """Tell whether numba is there and works; the first time it is not, say so once."""
+    mind_forks()
     try:
         import numba
     except Exception as error:  # a broken installation raises anything
@@ -43,28 +49,44 @@ def loaded() -> bool:
 
 def _compilers() -> list[Any]:
     """Return the locks under which something is compiled, ours and then numba's: the order in which they are taken."""
+    if "numba" not in sys.modules:
+        return [COMPILING]
     from numba.core.compiler_lock import global_compiler_lock
 
     return [COMPILING, global_compiler_lock]
 
 
+def _importing() -> bool:
+    """Tell whether another thread is in the midst of importing a module of this package or of numba."""
+    me, locks = get_ident(), list(getattr(_frozen_importlib, "_module_locks", {}).items())
+    held = [ref() for name, ref in locks if name.partition(".")[0] in ("tensorlogic", "numba", "llvmlite")]
+    return any(lock is not None and lock.owner not in (None, me) for lock in held)
+
+
 def _hold() -> None:
-    for lock in _compilers():
+    end = monotonic() + LONGEST_IMPORT
+    while _importing() and monotonic() < end:
+        sleep(0.001)
+    locks = _compilers()
+    for lock in locks:
         lock.acquire()
+    _held.append(locks)
 
 
 def _let_go() -> None:
-    for lock in reversed(_compilers()):
+    for lock in reversed(_held.pop()):
         lock.release()
 
 
 @cache
 def mind_forks() -> None:
-    """Let a fork wait for compilations: the child would wait for ever for one that a thread it does not have was in.
+    """Let a fork wait for compilations and imports: the child would wait for ever for one that a thread it does not have was in.
 
-    What is registered last is asked first, so this comes after numba has loaded logging, which holds a lock of its own meanwhile.
+    What is registered last is asked first, so this comes after logging, which holds a lock meanwhile that numba takes as it is imported.
     """
     if hasattr(os, "register_at_fork"):
+        import logging  # noqa: F401
+
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
 
 
