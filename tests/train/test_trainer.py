@@ -106,6 +106,33 @@ def test_settings_by_name_and_pattern():
         trained(settings={"*": {"frozen": True}})
 
 
+@pytest.mark.parametrize("make", [tl.optim.sgd, tl.optim.momentum, tl.optim.adamw, tl.optim.rmsprop, tl.optim.lion])
+def test_the_weight_decay_of_a_parameter_takes_the_place_of_the_optimizers(make):
+    def run(own, **settings):
+        return trained(optimizer=make(0.01, weight_decay=own), settings=settings).params
+
+    without, strong = run(0.0), run(0.3)
+    for of_both, settings, want in (
+        (0.3, {"*": {"weight_decay": 0.0}}, without),  # as biases often have none
+        (0.0, {"*": {"weight_decay": 0.3}}, strong),
+        (0.1, {"*": {"weight_decay": 0.3}}, strong),
+        (0.3, {"*": {"rate": 1.0}}, strong),
+    ):
+        found = run(of_both, **settings)
+        for name, value in want.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6)
+
+
+def test_an_optimizer_without_weight_decay_adds_it_to_the_gradient():
+    options = {"optimizer": tl.optim.adam(0.01), "settings": {"*": {"weight_decay": 0.3}}}
+
+    def update(b, w, g, state, rate, t):
+        return tl.optim.adam().update(b, w, g + 0.3 * w, state, rate, t)
+
+    own = tl.optim.custom(update, 0.01, slots=("mean", "square"))
+    np.testing.assert_allclose(trained(**options).params["w"], trained(optimizer=own).params["w"], rtol=1e-6)
+
+
 def test_moving_averages():
     trainer = trained(average=0.5, epochs=1, batch_size=40, optimizer=tl.optim.sgd(0.1))
     start = regression_params()["w"]

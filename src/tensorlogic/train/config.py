@@ -22,7 +22,7 @@ class TrainerConfig:
     """The settings of a :class:`Trainer`.
 
     ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
-    "weight_decay": 1e-4}}``. ``accumulate=4`` computes each batch in four parts and adds up their gradients, to save memory. ``precision`` is a
+    "weight_decay": 1e-4}}``, where the rate is a share of the optimizer's, and the weight decay takes the place of its own. ``accumulate=4`` computes each batch in four parts and adds up their gradients, to save memory. ``precision`` is a
     dtype that the loss is computed in (float16). ``straight_through`` lets gradients pass through rounding and steps as if they were
     not there, as learning with quantized weights needs. ``average`` keeps a moving average of the parameters by that factor, in
     ``trainer.averages``. ``prefetch`` is the number of batches of an iterable that a thread reads ahead; it must yield new arrays each time. With a

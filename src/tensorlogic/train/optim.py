@@ -209,6 +209,20 @@ def custom(update: Update, rate: Rate, *, slots: Sequence[str] = (), name: str =
     return _optimizer(name, rate, slots, update)
 
 
+def with_decay(optimizer: Optimizer, weight_decay: float) -> Optimizer:
+    """Return an optimizer with another weight decay, in its own way of that; one that has none is returned as it is.
+
+    >>> with_decay(adamw(0.1), 0.0)
+    adamw(rate=0.1, b1=0.9, b2=0.999, eps=1e-08, weight_decay=0.0)
+    >>> with_decay(adam(0.1), 0.5)
+    adam(rate=0.1, b1=0.9, b2=0.999, eps=1e-08)
+    """
+    settings = dict(optimizer.settings)
+    if "weight_decay" not in settings or optimizer.name not in OPTIMIZERS:
+        return optimizer
+    return OPTIMIZERS[optimizer.name](optimizer.rate, **{**settings, "weight_decay": weight_decay})
+
+
 # as JSON, for checkpoints
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

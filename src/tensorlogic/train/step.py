@@ -19,7 +19,7 @@ from ..ir.tensor import Tensor
 from ..ir.types import FLOATS, TensorType
 from ..passes.grad import value_and_grad
 from .data import Needed
-from .optim import Optimizer
+from .optim import Optimizer, with_decay
 
 OWN = "optimizer."  # what names of the optimizer's own inputs begin with
 RATE, COUNT, SCALE, GOOD = f"{OWN}rate", f"{OWN}step", f"{OWN}scale", f"{OWN}good"
@@ -29,11 +29,11 @@ GOOD_STEPS = 2000  # in a row, after which the loss scale is doubled
 
 
 class Setting(NamedTuple):
-    """What holds for one parameter: whether it learns, its share of the rate, and its weight decay."""
+    """What holds for one parameter: whether it learns, its share of the rate, and its weight decay where it is not the optimizer's."""
 
     frozen: bool = False
     rate: float = 1.0
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
 
 
 class TrainingStep(NamedTuple):
@@ -116,8 +116,10 @@ def training_step(
         slots = {slot: f"{OWN}{slot}.{name}" for slot in optimizer.slots}
         state = {slot: b.input(label, w.shape, w.dtype) for slot, label in slots.items()}
         speed = b.cast(rate if own.rate == 1.0 else rate * own.rate, w.dtype)
-        gradient = gradients[name] + own.weight_decay * w if own.weight_decay else gradients[name]
-        new, after = _updated(optimizer, b, w, gradient, state, speed, b.cast(count, w.dtype))
+        gradient, rule = gradients[name], optimizer
+        if own.weight_decay is not None and (rule := with_decay(optimizer, own.weight_decay)) is optimizer:
+            gradient = gradient + own.weight_decay * w  # of an optimizer that knows of none
+        new, after = _updated(rule, b, w, gradient, state, speed, b.cast(count, w.dtype))
         keep(name, new, w)
         for slot, label in slots.items():
             keep(label, after[slot], state[slot])
