@@ -127,7 +127,7 @@ class BestCheckpoint(Callback):
             trainer.save(self.folder, keep=1)
 
 
-class _OneFile(Callback):
+class OneFile(Callback):
     """Writes a file anew after each epoch."""
 
     def __init__(self, path: str | Path) -> None:
@@ -138,7 +138,7 @@ class _OneFile(Callback):
         expect_folder(self.path)
 
 
-class CSVLog(_OneFile):
+class CSVLog(OneFile):
     """Writes a row of figures for each epoch to a CSV file; a resumed run continues it.
 
     >>> CSVLog("log.csv").path.name
@@ -222,7 +222,7 @@ class TensorBoardLog(Callback):
             self._writer.close()
 
 
-class PlotFile(_OneFile):
+class PlotFile(OneFile):
     """Draws the curves of the history to an SVG file after each epoch.
 
     >>> PlotFile("loss.svg").path.name
