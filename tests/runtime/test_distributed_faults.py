@@ -221,3 +221,10 @@ def test_a_process_with_another_token_meets_nobody(tmp_path: Path) -> None:
 def test_an_address_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(tl.InputError, match="cannot meet"):
         joining.open_store("somewhere", 0, 1, 1.0)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 1e12, True, "60"])
+def test_a_timeout_that_nothing_can_wait_is_refused(timeout):
+    with pytest.raises(tl.InputError, match="timeout is a number of seconds above 0") as caught:
+        tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], "torch", timeout=timeout)
+    assert caught.value.diagnostic.code == "E377"

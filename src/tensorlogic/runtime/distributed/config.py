@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 CARRIERS = ("local", "torch", "ray")
+LONGEST_TIMEOUT = 20 * 86400  # seconds: what sleeps, sockets and PyTorch count in 32 bits of milliseconds
 
 
 class Shard(NamedTuple):
@@ -264,8 +265,10 @@ class DistributedConfig:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
             message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
             raise InputError(message, *hints, code="E377")
-        if not isinstance(self.timeout, int | float) or isinstance(self.timeout, bool) or not self.timeout > 0:
-            raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
+        number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if not number or not 0 < self.timeout <= LONGEST_TIMEOUT:
+            message = f"timeout is a number of seconds above 0, got {self.timeout!r}"
+            raise InputError(message, f"write {LONGEST_TIMEOUT} at the most, which is 20 days", code="E377")
         if self.address is not None and (self.communication != "ray" or not isinstance(self.address, str)):
             hint = 'write DistributedConfig(devices, communication="ray", address="host:6379")'
             raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")
