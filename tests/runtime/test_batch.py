@@ -167,6 +167,19 @@ def test_what_is_no_batch(items: Any) -> None:
     assert caught.value.diagnostic.code == "E512"
 
 
+def test_reading_items_in_turn_gives_what_reading_each_by_its_number_gives() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,))
+    graph = b.build(sum=b.sum(x), y=x * 2, largest=b.max(x), mean=b.mean(x), pair=b.stack([x, x]))  # several scalars
+    items = [{"x": row} for row in np.random.default_rng(0).normal(size=(5, 3))]
+    executor = tl.Executor()
+    result = executor.execute_batch(graph, items)
+    for outputs, item, n in zip(result, items, range(5), strict=True):
+        for name, value in executor.execute(graph, item).items():
+            np.testing.assert_allclose(outputs[name], value)
+            np.testing.assert_array_equal(outputs[name], result[n][name], strict=True)
+
+
 def test_lists_numbers_and_iterables() -> None:
     executor = tl.Executor()
     weights = W.tolist()

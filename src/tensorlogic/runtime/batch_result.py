@@ -93,7 +93,7 @@ class BatchResult(Sequence[Outputs]):
     def __iter__(self) -> Iterator[Outputs]:
         if not self._whole:
             return (self[n] for n in range(self._size))
-        columns = [iter(v) if v.ndim > 1 else (v[n, ...] for n in range(self._size)) for v in self._pieces[0].values]
+        columns = [_rows(value) for value in self._pieces[0].values]
         rows = zip(*columns, strict=True) if columns else repeat((), self._size)
         return (Outputs(self._names, row) for row in rows)
 
@@ -134,3 +134,8 @@ class BatchResult(Sequence[Outputs]):
         wrong = [f"  {type(error).__name__} {error}".splitlines()[0] for error in list(self.errors.values())[:5]]
         more = [f"  and {len(self.errors) - 5} more errors"] if len(self.errors) > 5 else []
         return "\n".join([head, *(f"  {line}" for line in self.how), *wrong, *more])
+
+
+def _rows(value: Any) -> Iterator[Any]:
+    """Return the rows of an array, as arrays also where they are scalars."""
+    return iter(value) if value.ndim > 1 else (value[n, ...] for n in range(len(value)))
