@@ -16,7 +16,7 @@ from grpc import aio
 from .. import __version__
 from ..errors import BackendError, FormatError, InputError, TensorLogicError
 from .grpc_messages import CLASSES, SERVICE
-from .protocol import GivenTensor, InferRequest, WantedOutput, malformed
+from .protocol import DATATYPES, GivenTensor, InferRequest, WantedOutput, malformed
 from .repository import ServedModel
 from .responses import binary_data, outputs_of
 from .routes import EXTENSIONS, allowed, loaded_with_parameters, statistics
@@ -27,22 +27,7 @@ CONTENTS = {  # the field that holds the elements of a datatype where they do no
     "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-TYPES = [
-    "",
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "STRING",
-]
+TYPES = ["", *DATATYPES, "STRING"]  # of a model config, in the order of their numbers
 Method = Callable[[Any], Any]
 
 

@@ -119,20 +119,7 @@ class Graphs:
 
     def grow(self) -> None:
         """Add one operation, unless the operands that were drawn do not go together."""
-        kinds = [
-            "unary",
-            "binary",
-            "literal",
-            "reduce",
-            "view",
-            "einsum",
-            "choose",
-            "cumulate",
-            "cast",
-            "index",
-            "join",
-            "layer",
-        ]
+        kinds = "unary binary literal reduce view einsum choose cumulate cast index join layer".split()
         kind = self.pick(kinds + (["body"] if self.bodies else []))
         try:
             tensor = getattr(self, kind)(self.any())

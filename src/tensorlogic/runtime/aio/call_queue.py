@@ -35,23 +35,9 @@ class AsyncHandle(Generic[T]):
     """
 
     __slots__ = (
-        "_context",
-        "_error",
-        "_on_end",
-        "_settled",
-        "_surroundings",
-        "_value",
-        "_work",
-        "begun_at",
-        "brief",
-        "deadline",
-        "ended_at",
-        "late",
-        "queue",
-        "queued_at",
-        "reason",
-        "stopped_signal",
-    )
+        "_context", "_error", "_on_end", "_settled", "_surroundings", "_value", "_work", "begun_at", "brief", "deadline",
+        "ended_at", "late", "queue", "queued_at", "reason", "stopped_signal",
+    )  # fmt: skip
 
     def __init__(
         self,

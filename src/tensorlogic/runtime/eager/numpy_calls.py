@@ -284,19 +284,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
         name: _as_array(name)
         for name in (
-            "shape",
-            "ndim",
-            "size",
-            "array_equal",
-            "allclose",
-            "isclose",
-            "array_repr",
-            "array_str",
-            "array2string",
-            "result_type",
-            "may_share_memory",
-            "shares_memory",
-        )
+            "shape ndim size array_equal allclose isclose array_repr array_str array2string result_type "
+            "may_share_memory shares_memory"
+        ).split()
     },
     "where": _where,
     "concatenate": _concatenate,
