@@ -95,7 +95,8 @@ def test_a_busy_moment_of_the_machine_does_not_change_the_choice(busy: tuple[flo
     for n, program in enumerate(programs):
         program.function = takes(0.001 if n == fastest else 0.002)
     assert tuning.choose(programs, [x], "x", lambda: now[0]) is programs[fastest]
-    assert now[0] < 2 * tuning.SETTLE + 0.1  # all of it is bounded
+    turn = 2 * tuning.SETTLE / tuning.TURNS
+    assert now[0] < 2 * tuning.SETTLE + turn + 0.1  # one more turn than on a quiet machine, to see that times stay
 
 
 def test_a_chain_has_nothing_to_run_at_once() -> None:

@@ -297,3 +297,20 @@ def test_a_plan_that_takes_very_long_is_run_once():
         name = choice.next()
         choice.record(name, {"slow": 60.0, "quick": 3.0}[name])
     assert choice.winner == "quick" and {n: len(times) for n, times in choice.times.items()} == {"slow": 1, "quick": 2}
+
+
+def test_plans_timed_on_a_busy_machine_are_timed_until_they_stop_becoming_faster():
+    choice, runs = tuning.AdaptiveOptimizer(["quick", "slow"]), 0
+    while choice.winner is None:
+        name, runs = choice.next(), runs + 1
+        busy = runs < 45  # into the second turn of both
+        choice.record(name, {"quick": 0.004 if busy else 0.001, "slow": 0.003 if busy else 0.002}[name])
+    assert choice.winner == "quick" and choice.turn > tuning.TURNS + 1
+
+
+def test_plans_that_become_faster_for_ever_are_not_timed_for_ever():
+    choice, seconds = tuning.AdaptiveOptimizer(["a", "b"]), 0.1
+    while choice.winner is None:
+        seconds *= 0.97
+        choice.record(choice.next(), seconds)
+    assert choice.turn == tuning.MOST_TURNS + 1

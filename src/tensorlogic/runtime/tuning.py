@@ -21,6 +21,8 @@ from .program import Program
 TRIALS = 5  # timed runs of each plan
 SETTLE = 0.1  # seconds that each plan runs for in all
 TURNS = 2  # into which these are divided: a busy moment then hits a part only; threads of BLAS spin for half a turn after another plan
+MOST_TURNS = 10  # where plans still become faster from turn to turn, as they do while others use the machine
+STEADY = 0.95  # of its least time: a plan that stays above it in a further turn is timed enough
 LONG = 2.0  # seconds after which a warm run is enough
 COLD = 20.0  # seconds after which the first is, too: to compile what it needs, or to load it, takes less
 MANY = 200  # runs after which it is enough, however short they are
@@ -29,6 +31,8 @@ DENSITY = 0.05  # of true values in inputs that are made up
 
 class AdaptiveOptimizer:
     """Chooses the fastest of several alternatives by timing them: each is tried several times, turn by turn, and its least time counts.
+
+    Turns go on while least times still fall, as they do where something else kept the machine busy.
 
     >>> choice = AdaptiveOptimizer(["loop", "native"], trials=1, settle=0.0)
     >>> while choice.winner is None:
@@ -46,32 +50,36 @@ class AdaptiveOptimizer:
             raise InputError(message, code="E313")
         self.times: dict[str, list[float]] = {name: [] for name in names}
         self.trials, self.settle = trials, settle
+        self.turn, self.before = (
+            1,
+            dict.fromkeys(names, 0.0),
+        )  # the turn that runs, and the least times of the one before
         self.winner: str | None = next(iter(self.times)) if len(self.times) == 1 else None
 
     def next(self) -> str:
         """Return the way to take now: the best, or while that is not known one that was not tried enough."""
         if self.winner is not None:
             return self.winner
-        for turn in range(1, TURNS + 1):
-            for name, times in self.times.items():
-                if not self._enough(times, turn / TURNS):
-                    return name
-        return next(iter(self.times))
+        return next(name for name, times in self.times.items() if not self._enough(times))
 
     def record(self, name: str, seconds: float) -> None:
         """Tell how long a way took."""
         if self.winner is None:
             self.times[name].append(seconds)
-            if all(self._enough(times) for times in self.times.values()):
-                self.winner = min(self.times, key=self.best)
+        while self.winner is None and all(map(self._enough, self.times.values())):
+            best = {name: self.best(name) for name in self.times}
+            steady = all(seconds >= STEADY * self.before[name] for name, seconds in best.items())
+            if (self.turn >= TURNS and steady) or self.turn >= MOST_TURNS:
+                self.winner = min(best, key=best.__getitem__)
+            self.turn, self.before = self.turn + 1, best
 
     def best(self, name: str) -> float:
         """Return the least time of a way; its first run is cold and does not count, unless it is the only one."""
         return min(self.times[name][1:] or self.times[name])
 
-    def _enough(self, times: Sequence[float], share: float = 1.0) -> bool:
-        """Tell whether a way was tried enough, or for a share of that."""
-        spent, count = sum(times), len(times)
+    def _enough(self, times: Sequence[float]) -> bool:
+        """Tell whether a way was tried enough by the end of this turn."""
+        spent, count, share = sum(times), len(times), self.turn / TURNS
         if sum(times[1:]) >= LONG or spent >= COLD:
             return True
         return count > self.trials * share and (count > MANY * share or spent >= self.settle * share)
