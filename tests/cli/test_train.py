@@ -92,6 +92,14 @@ def test_nothing_is_learned_that_cannot_be_written(files):
     assert "did you mean 'p.npz'" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
+def test_a_parameter_may_be_called_file(files):
+    b = tl.GraphBuilder()
+    x, y, w = b.input("x", ("n", 3), "float32"), b.input("y", ("n",), "float32"), b.input("file", (3,), "float32")
+    b.build(loss=b.mean_squared_error(b.einsum("ni,i->n", x, w), y)).save(files / "file.json")
+    run(files / "file.json", "--data", files / "train.npz", "-o", files / "p.npz")
+    assert np.load(files / "p.npz")["file"].shape == (3,)
+
+
 def test_a_folder_of_the_config_is_enough_to_go_on(files):
     config = files / "train.toml"
     options = [files / "model.json", "--data", files / "train.parquet", "--config", config]

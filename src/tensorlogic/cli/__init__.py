@@ -80,7 +80,10 @@ class _Commands(Commands):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+)
 @click.version_option(__version__, prog_name="tensorlogic")
 def main() -> None:
     """Run and ask programs; run, explain, draw and check tensor graphs; compile formulas; record and read traces.

@@ -98,17 +98,12 @@ def words(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     return in_utf8(value) if isinstance(value, str) else tuple(map(in_utf8, value))
 
 
-graph_argument = click.argument("graph", type=click.Path(path_type=Path))
-input_option = click.option(
-    "-i",
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each.",
-)
+FILE = click.Path(path_type=Path)
+graph_argument = click.argument("graph", type=FILE)
+input_help = "An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each."
+input_option = click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help=input_help)
 size_option = click.option("-s", "--size", "sizes", multiple=True, metavar="NAME=N", help="A named size, such as n=64.")
-backend_option = click.option("--backend", default="numpy", show_default=True, help="What runs the graph.")
+backend_option = click.option("--backend", default="numpy", help="What runs the graph.")
 level_option = click.option(
     "--level",
     type=click.Choice(["none", "basic", "standard", "aggressive"]),

@@ -12,7 +12,7 @@ import click
 
 from ..errors import FormatError
 from . import common, programs
-from .common import Texts
+from .common import FILE, Texts
 from .stream import StreamOptions, run_stream, stream_options
 
 if TYPE_CHECKING:
@@ -30,12 +30,18 @@ def finite(value: Any) -> Any:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file, or say clearly that it cannot be written."""
+    with common.writing(path):
+        write_npz(path, arrays)
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file as ``numpy.savez`` does, which itself cannot take an array named ``file``."""
     import zipfile
 
     import numpy as np
 
-    with common.writing(path), zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
@@ -68,7 +74,7 @@ def print_arrays(arrays: Mapping[str, Any], axis_names: Mapping[str, AxisNames] 
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Write the outputs to an .npz file; those of a stream also to .npy, .parquet, .csv or .tsv.",
 )
 @programs.csv_option
@@ -190,8 +196,8 @@ FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")
 @click.command("graph")
 @common.graph_argument
 @common.input_option
-@click.option("-f", "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead.")
+@click.option("-f", "--format", "form", type=click.Choice(FORMATS), default="text")
+@click.option("-o", "--output", type=FILE, help="Write to a file instead.")
 @common.reported
 def graph_command(graph: Path, inputs: Texts, form: str, output: Path | None, as_json: bool) -> None:
     """Show a graph file as text, or convert it; of a program, the graph of all that it derives, with its facts as inputs.
@@ -269,10 +275,9 @@ def check(graph: Path, as_json: bool) -> None:
 @click.option(
     "--strategy",
     default="hard_boolean",
-    show_default=True,
     help="The logic: hard_boolean, fuzzy_godel, fuzzy_product, fuzzy_lukasiewicz, probabilistic or soft_differentiable.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
+@click.option("-o", "--output", type=FILE, help="Write the graph to a file; else print its text.")
 @common.reported
 def compile_command(
     formula: str, domains: Texts, variables: Texts, strategy: str, output: Path | None, as_json: bool

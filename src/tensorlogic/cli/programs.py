@@ -14,11 +14,11 @@ import msgspec
 from ..diagnostics import Severity
 from ..errors import FormatError, TensorLogicError
 from . import common
-from .common import Texts, rounds
+from .common import FILE, Texts, rounds
 
 SUFFIXES = (".tl", ".pl", ".nl")
 
-program_argument = click.argument("program", type=click.Path(path_type=Path))
+program_argument = click.argument("program", type=FILE)
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a header, then a row for each answer.")
 
 
@@ -146,7 +146,7 @@ def check_program(path: Path, *, as_json: bool) -> None:
 
 
 @click.command("fmt")
-@click.argument("programs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("programs", nargs=-1, required=True, type=FILE)
 @click.option("-w", "--write", "in_place", is_flag=True, help="Rewrite the files that change.")
 @click.option("--check", "only_check", is_flag=True, help="Exit with 1 where a file would change.")
 @common.reported

@@ -10,21 +10,13 @@ from typing import Any
 import click
 
 from ..errors import FormatError, InputError
-from .common import graph_argument, load_graph, print_json, reported, writing
+from .common import FILE, graph_argument, load_graph, print_json, reported, writing
 from .train import read_arrays
 
-TYPES = {
-    "int8": "INT8",
-    "uint8": "UINT8",
-    "int4": "INT4",
-    "int2": "INT2",
-    "fp8": "FP8",
-    "e4m3": "FP8_E4M3",
-    "e5m2": "FP8_E5M2",
-    "ternary": "TERNARY",
-    "binary": "BINARY",
-}
-WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
+TYPES = ["int8", "uint8", "int4", "int2", "fp8", "e4m3", "e5m2", "ternary", "binary"]
+ACTIVATIONS = ["weight-only", "dynamic", "static"]
+METHODS = ["min-max", "moving-average", "percentile", "entropy", "mse"]
+ROUNDINGS = ["nearest", "scale-search", "compensating", "compensating-search"]
 HINTS = {  # of errors whose own hints name arguments of Python
     "E326": "give rows of data, such as the graph will run on: --calibrate data.npz",
     "E328": "give the arrays of its weights, a .npz or safetensors file: --params params.npz",
@@ -33,29 +25,22 @@ HINTS = {  # of errors whose own hints name arguments of Python
 
 @click.command("quantize")
 @graph_argument
-@click.option("--to", "kind", type=click.Choice(list(TYPES)), help="What weights become; int8 if no budget is given.")
+@click.option("--to", "kind", type=click.Choice(TYPES), help="What weights become; int8 if no budget is given.")
 @click.option(
     "--group", type=click.IntRange(1), help="How many terms of a sum share a scale; without it each channel has one."
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for each weight.")
 @click.option("--asymmetric", is_flag=True, help="Numbers with zero points.")
 @click.option(
-    "--activations", type=click.Choice(list(WORDS)), help="Static where there are calibration data, if left out."
+    "--activations", type=click.Choice(ACTIVATIONS), help="Static where there are calibration data, if left out."
 )
 @click.option(
     "--method",
-    type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]),
+    type=click.Choice(METHODS),
     default="min-max",
-    show_default=True,
     help="How ranges of activations are found.",
 )
-@click.option(
-    "--rounding",
-    type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
-    default="nearest",
-    show_default=True,
-    help="How weights are rounded.",
-)
+@click.option("--rounding", type=click.Choice(ROUNDINGS), default="nearest", help="How weights are rounded.")
 @click.option(
     "--budget",
     "budget_bytes",
@@ -63,26 +48,14 @@ HINTS = {  # of errors whose own hints name arguments of Python
     help="Choose a precision for each weight: bytes of all constants.",
 )
 @click.option("--max-error", type=float, help="The same, by the relative error of the outputs.")
-@click.option("--calibrate", type=click.Path(path_type=Path), help="A .npz file with an array for each input.")
-@click.option(
-    "--params",
-    "params_path",
-    type=click.Path(path_type=Path),
-    help="A .npz or safetensors file of inputs that are weights.",
-)
+@click.option("--calibrate", type=FILE, help="A .npz file with an array for each input.")
+@click.option("--params", "params_path", type=FILE, help="A .npz or safetensors file of inputs that are weights.")
 @click.option("--labels", help="The array of the calibration file with the right classes, to measure accuracy.")
-@click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write the report as .html or .json.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the quantized graph.")
+@click.option("--report", "report_path", type=FILE, help="Write the report as .html or .json.")
+@click.option("-o", "--output", type=FILE, help="Write the quantized graph.")
 @reported
 def quantize_command(
     graph: Path,
-    kind: str | None,
-    group: int | None,
-    per_tensor: bool,
-    asymmetric: bool,
-    activations: str | None,
-    method: str,
-    rounding: str,
     budget_bytes: int | None,
     max_error: float | None,
     calibrate: Path | None,
@@ -91,6 +64,7 @@ def quantize_command(
     report_path: Path | None,
     output: Path | None,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Store the weights of a graph file in a few bits, and tell what that saves and costs.
 
@@ -104,11 +78,11 @@ def quantize_command(
     from ..observe.quantization.report import QuantizationReport
 
     if budget_bytes is not None or max_error is not None:
-        if kind is not None:
+        if settings["kind"] is not None:
             raise click.UsageError("--to and a budget exclude each other")
         if budget_bytes is not None and max_error is not None:
             raise click.UsageError("--budget and --max-error exclude each other")
-    if group is not None and per_tensor:
+    if settings["group"] is not None and settings["per_tensor"]:
         raise click.UsageError("--group and --per-tensor exclude each other")
     if report_path is not None and report_path.suffix not in (".html", ".json"):
         hint = f"write --report {report_path.stem}.html"
@@ -132,7 +106,7 @@ def quantize_command(
             if not as_json:
                 click.echo(f"{config}\n")
         else:
-            config = _config(kind, group, per_tensor, asymmetric, activations, method, rounding)
+            config = _config(**settings)
         report = QuantizationReport.of(loaded, config, calibration=given, params=params, data=given, labels=right)
     if output is not None:
         with writing(output):
@@ -172,22 +146,16 @@ def _config(
     method: str,
     rounding: str,
 ) -> Any:
-    from .. import (
-        ActivationMode,
-        CalibrationMethod,
-        QuantizationConfig,
-        QuantizationGranularity,
-        QuantizationRounding,
-        QuantizationType,
-    )
+    from ..ir.quantization_config import ActivationMode, CalibrationMethod, QuantizationConfig, QuantizationRounding
+    from ..ir.quantized import QuantizationGranularity, QuantizationType
 
     scales = QuantizationGranularity.PER_TENSOR if per_tensor else QuantizationGranularity.PER_CHANNEL()
     return QuantizationConfig(
-        QuantizationType[TYPES[kind or "int8"]],
+        QuantizationType("e4m3" if kind == "fp8" else kind or "int8"),
         scales if group is None else QuantizationGranularity.PER_GROUP(group),
         symmetric=not asymmetric,
-        activations=None if activations is None else ActivationMode[WORDS[activations]],
-        calibration=CalibrationMethod[method.upper().replace("-", "_")],
+        activations=None if activations is None else ActivationMode(activations.replace("-", " ")),
+        calibration=CalibrationMethod(method.replace("-", " ")),
         rounding=QuantizationRounding[rounding.upper().replace("-", "_")],
     )
 

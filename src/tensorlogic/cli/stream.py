@@ -14,7 +14,7 @@ import click
 
 from ..errors import CancelledError, TensorLogicError
 from . import common
-from .common import Texts
+from .common import FILE, Texts
 
 F = TypeVar("F", bound=Callable[..., None])
 INTERRUPTED = 130  # the exit code of a command that Ctrl-C stopped
@@ -38,44 +38,45 @@ class StreamOptions(NamedTuple):
         return [word for name, value in typed if value is not None for word in (name, str(value))]
 
 
+OPTIONS = (
+    click.option(
+        "--stream",
+        "source",
+        metavar="FILE",
+        help="Run over the rows of a file, chunk by chunk: .npy, .npz, .csv, .tsv, .parquet, "
+        ".arrow, .feather, or a folder of Parquet files.",
+    ),
+    click.option(
+        "--over",
+        metavar="NAME",
+        help="The size or the input that is streamed, where the inputs that are left do not tell.",
+    ),
+    click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="The rows of a chunk."),
+    click.option(
+        "--memory",
+        type=click.FloatRange(0, min_open=True),
+        metavar="MB",
+        help="Memory for chunks, in megabytes; 64 if neither this nor --chunk is given.",
+    ),
+    click.option(
+        "--checkpoint",
+        type=FILE,
+        metavar="DIR",
+        help="Save the state in a folder, so that a run that was stopped can go on.",
+    ),
+    click.option(
+        "--every",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Save it after every N chunks; about every two seconds if not given, and when the run ends or is stopped.",
+    ),
+    click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
+)
+
+
 def stream_options(command: F) -> F:
     """Add the options of streams to a command."""
-    for option in reversed(
-        (
-            click.option(
-                "--stream",
-                "source",
-                metavar="FILE",
-                help="Run over the rows of a file, chunk by chunk: .npy, .npz, .csv, .tsv, "
-                ".parquet, .arrow, .feather, or a folder of Parquet files.",
-            ),
-            click.option(
-                "--over",
-                metavar="NAME",
-                help="The size or the input that is streamed, where the inputs that are left do not tell.",
-            ),
-            click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="The rows of a chunk."),
-            click.option(
-                "--memory",
-                type=click.FloatRange(0, min_open=True),
-                metavar="MB",
-                help="Memory for chunks, in megabytes; 64 if neither this nor --chunk is given.",
-            ),
-            click.option(
-                "--checkpoint",
-                type=click.Path(path_type=Path),
-                metavar="DIR",
-                help="Save the state in a folder, so that a run that was stopped can go on.",
-            ),
-            click.option(
-                "--every",
-                type=click.IntRange(1),
-                metavar="N",
-                help="Save it after every N chunks; about every two seconds if not given, and when the run ends or is stopped.",
-            ),
-            click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
-        )
-    ):
+    for option in reversed(OPTIONS):
         command = option(command)
     return command
 

@@ -10,6 +10,7 @@ import click
 
 from ..errors import FormatError, nearest
 from . import Commands, common
+from .common import FILE
 
 if TYPE_CHECKING:
     from ..observe.trace import Trace
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 BY = ("operation", "device", "thread")
 FORMS = ("chrome", "speedscope", "collapsed", "rust")
 
-file_argument = click.argument("file", type=click.Path(path_type=Path))
-by_option = click.option("--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row is.")
+file_argument = click.argument("file", type=FILE)
+by_option = click.option("--by", type=click.Choice(BY), default="operation", help="What a row is.")
 kind_option = click.option("--kind", metavar="KIND", help="Count this kind only: step, span, or one of the file's own.")
 top_option = click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show the first N rows only.")
 
@@ -44,21 +45,18 @@ def _read(path: Path) -> Trace:
 
 
 @trace_group.command("record")
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=FILE)
 @click.argument("args", nargs=-1)
 @common.input_option
 @common.size_option
 @common.backend_option
-@click.option(
-    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times to run the graph."
-)
-@click.option("--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, help="How many times to run the graph.")
+@click.option("--detail", type=click.Choice(["step", "op"]), default="step", help="How fine.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=FILE,
     default=Path("trace.json"),
-    show_default=True,
     help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.",
 )
 @common.reported
@@ -196,7 +194,7 @@ def _known_kind(kind: str, *traces: Trace) -> None:
 @trace_group.command("export")
 @file_argument
 @click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead; .gz compresses.")
+@click.option("-o", "--output", type=FILE, help="Write to a file instead; .gz compresses.")
 @common.reported
 def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
     """Convert a trace file to another form.
@@ -226,9 +224,9 @@ def _written(output: Path, as_json: bool, **more: Any) -> None:
 
 @trace_group.command("flame")
 @file_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The SVG file; else it is printed.")
+@click.option("-o", "--output", type=FILE, help="The SVG file; else it is printed.")
 @click.option("--title", help="What to write above; else the name of the file.")
-@click.option("--width", type=click.IntRange(200, 20_000), default=1200, show_default=True, help="Pixels.")
+@click.option("--width", type=click.IntRange(200, 20_000), default=1200, help="Pixels.")
 @common.reported
 def flame(file: Path, output: Path | None, title: str | None, width: int, as_json: bool) -> None:
     """Draw a trace as a flame graph: an SVG file to open in a browser, where it zooms and searches.
@@ -253,8 +251,8 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
 
 
 @trace_group.command("diff")
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=FILE)
+@click.argument("after", type=FILE)
 @by_option
 @kind_option
 @top_option

@@ -13,36 +13,28 @@ from typing import Any
 
 import click
 
-from ..errors import FormatError, InputError, expect, nearest
+from ..errors import FormatError, InputError, expect, expect_known, nearest
 from ..ir.files import no_file
 from ..ir.whole_files import expect_folder, write_whole
-from .common import graph_argument, print_json, reported
+from .common import FILE, graph_argument, print_json, reported
 
 KINDS = (".npz", ".safetensors")  # files of parameters
 
 
 @click.command("train")
 @graph_argument
-@click.option(
-    "--data",
-    "data",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="A .npz or Parquet file with an array for each data input.",
-)
-@click.option("--validation", type=click.Path(path_type=Path), help="The same, to measure on after each epoch.")
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="A TOML file of settings: see above.")
+@click.option("--data", type=FILE, required=True, help="A .npz or Parquet file with an array for each data input.")
+@click.option("--validation", type=FILE, help="The same, to measure on after each epoch.")
+@click.option("--config", "config_path", type=FILE, help="A TOML file of settings: see above.")
 @click.option(
     "--params",
     "params_path",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="A .npz or safetensors file of first values; left out, they are drawn.",
 )
-@click.option("--folder", type=click.Path(path_type=Path), help="Where checkpoints are kept; or folder in the config.")
+@click.option("--folder", type=FILE, help="Where checkpoints are kept; or folder in the config.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the folder.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write the parameters to a .npz or .safetensors file."
-)
+@click.option("-o", "--output", type=FILE, help="Write the parameters to a .npz or .safetensors file.")
 @reported
 def train_command(
     graph: Path,
@@ -136,24 +128,17 @@ def _config(settings: dict[str, Any], folder: Path | None) -> Any:
     given = dict(settings)
     own = dict(given.pop("optimizer", {"name": "adam"}))
     name = own.pop("name", "adam")
-    if name not in optim.OPTIMIZERS:
-        raise InputError(f"there is no optimizer {name!r}", *nearest(name, optim.OPTIMIZERS), code="E878")
+    expect_known("there is no optimizer", [name], optim.OPTIMIZERS, "E878")
     rate = own.pop("rate", None)
     if isinstance(rate, dict):
         schedule = rate.pop("schedule", "constant")
-        if schedule not in optim.SCHEDULES:
-            raise InputError(f"there is no schedule {schedule!r}", *nearest(schedule, optim.SCHEDULES), code="E878")
+        expect_known("there is no schedule", [schedule], optim.SCHEDULES, "E878")
         rate = _called(optim.SCHEDULES[schedule], {"rate": 1e-3, **rate}, f"the schedule {schedule}")
-    optimizer = _called(
-        optim.OPTIMIZERS[name], {**({} if rate is None else {"rate": rate}), **own}, f"the optimizer {name}"
-    )
-    names = [f.name for f in fields(TrainerConfig)]
-    for key in given:
-        if key not in names:
-            raise InputError(f"the config has no setting {key!r}", *nearest(key, names), code="E878")
-    return TrainerConfig(
-        **{**given, "optimizer": optimizer, "folder": given.get("folder") if folder is None else folder}
-    )
+    own = own if rate is None else {"rate": rate, **own}
+    optimizer = _called(optim.OPTIMIZERS[name], own, f"the optimizer {name}")
+    expect_known("the config has no setting", given, [f.name for f in fields(TrainerConfig)], "E878")
+    given["folder"] = given.get("folder") if folder is None else folder
+    return TrainerConfig(**given, optimizer=optimizer)
 
 
 def _resumed(config: Any, settings: dict[str, Any]) -> Any:
@@ -241,13 +226,14 @@ def _write(path: Path, params: dict[str, Any]) -> None:
     """Write the parameters whole or not at all, as a file that others may read as usual."""
     import numpy as np
 
+    from .graphs import write_npz
+
     def write(temporary: Path) -> None:
         if path.suffix == ".safetensors":
             from safetensors.numpy import save  # its save_file makes files that only their owner may read
 
             temporary.write_bytes(save({name: np.ascontiguousarray(value) for name, value in params.items()}))
         else:
-            with temporary.open("wb") as file:
-                np.savez(file, **params)
+            write_npz(temporary, params)
 
     write_whole(path, write)
