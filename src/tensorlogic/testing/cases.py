@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,27 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DTypeError
+from ..ir import ops
 from ..ir.algebra import ALGEBRAS
 from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
-from ..ir.ops import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    BroadcastFrom,
-    ReduceScatter,
-    StartAllReduce,
-    Transfer,
-    Wait,
-)
 from ..ir.spec import parse
 from ..ir.tensor import Tensor
 from ..ir.types import DTYPES, FLOATS
 
 Array = NDArray[Any]
-Made = tuple[EinsumGraph, dict[str, Array]]
+GraphAndInputs = tuple[EinsumGraph, dict[str, Array]]
 Make = Callable[[GraphBuilder, Tensor], Any]
 
 
@@ -43,7 +34,7 @@ class Case(NamedTuple):
     """
 
     name: str
-    make: Callable[[], Made]
+    make: Callable[[], GraphAndInputs]
     sampled: bool = True
 
 
@@ -90,20 +81,17 @@ def _operand_shape(labels: tuple[str, ...], name: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
-    def make() -> Made:
-        spec = parse(equation.split("->")[0])
-        low, high = (0.0, 1.0) if algebra in DEGREES else (-2.0, 2.0)
-        b = GraphBuilder()
-        inputs = {}
-        tensors = []
-        for n, labels in enumerate(spec.inputs):
-            shape = _operand_shape(labels, f"x{n}")
-            inputs[f"x{n}"] = _numbers(f"{equation}{n}", shape, dtype, low, high)
-            tensors.append(b.input(f"x{n}", shape))
-        return b.build(y=b.einsum(equation.translate(LOWER), *tensors, algebra=algebra)), inputs
-
-    return make
+def _einsum(equation: str, algebra: str, dtype: str) -> GraphAndInputs:
+    spec = parse(equation.split("->")[0])
+    low, high = (0.0, 1.0) if algebra in DEGREES else (-2.0, 2.0)
+    b = GraphBuilder()
+    inputs = {}
+    tensors = []
+    for n, labels in enumerate(spec.inputs):
+        shape = _operand_shape(labels, f"x{n}")
+        inputs[f"x{n}"] = _numbers(f"{equation}{n}", shape, dtype, low, high)
+        tensors.append(b.input(f"x{n}", shape))
+    return b.build(y=b.einsum(equation.translate(LOWER), *tensors, algebra=algebra)), inputs
 
 
 def _einsums() -> Iterator[Case]:
@@ -118,26 +106,23 @@ def _einsums() -> Iterator[Case]:
                     continue  # infinity, the sum of nothing, is not an integer
                 usual = ("float64", "bool", "float32") if name in ("real", "boolean") else ("float64",)
                 wanted = dtype in usual or equation in ("ij,jk->ik", "ij->i", "ab,bc,cd->ad")
-                yield Case(f"einsum/{equation}/{name}/{dtype}", _einsum(equation, name, dtype), wanted)
+                yield Case(f"einsum/{equation}/{name}/{dtype}", partial(_einsum, equation, name, dtype), wanted)
 
 
-def _elementwise_case(fn: str, dtypes: tuple[str, ...], special: bool) -> Callable[[], Made]:
-    def make() -> Made:
-        b = GraphBuilder()
-        inputs: dict[str, Array] = {}
-        tensors = []
-        for n, dtype in enumerate(dtypes):
-            shape = ((4, 3), (3,), (4, 1))[n]
-            values = _numbers(f"{fn}{n}", shape, dtype)
-            if special and dtype in FLOATS:
-                values.flat[:3] = (np.nan, np.inf, -np.inf) if n == 0 else (0.0, 1.0, np.nan)
-            if fn == "power" and dtype not in FLOATS:
-                values = np.abs(values) if n else values
-            inputs[f"x{n}"] = values
-            tensors.append(b.input(f"x{n}", shape, dtype))
-        return b.build(y=getattr(b, fn)(*tensors)), inputs
-
-    return make
+def _elementwise_case(fn: str, dtypes: tuple[str, ...], special: bool) -> GraphAndInputs:
+    b = GraphBuilder()
+    inputs: dict[str, Array] = {}
+    tensors = []
+    for n, dtype in enumerate(dtypes):
+        shape = ((4, 3), (3,), (4, 1))[n]
+        values = _numbers(f"{fn}{n}", shape, dtype)
+        if special and dtype in FLOATS:
+            values.flat[:3] = (np.nan, np.inf, -np.inf) if n == 0 else (0.0, 1.0, np.nan)
+        if fn == "power" and dtype not in FLOATS:
+            values = np.abs(values) if n else values
+        inputs[f"x{n}"] = values
+        tensors.append(b.input(f"x{n}", shape, dtype))
+    return b.build(y=getattr(b, fn)(*tensors)), inputs
 
 
 def _elementwise() -> Iterator[Case]:
@@ -147,28 +132,25 @@ def _elementwise() -> Iterator[Case]:
             if fn == "reciprocal" and dtype not in FLOATS:
                 continue  # the reciprocal of integer 0 is undefined
             try:
-                make = _elementwise_case(fn, (dtype,) * row.arity, False)
+                make = partial(_elementwise_case, fn, (dtype,) * row.arity, False)
                 make()
             except DTypeError:
                 continue
             yield Case(f"elementwise/{fn}/{dtype}", make, dtype in ("float32", "float64", "int8", "bool"))
         for dtype in ("float32", "float64"):
-            yield Case(f"elementwise/{fn}/special/{dtype}", _elementwise_case(fn, (dtype,) * row.arity, True))
+            yield Case(f"elementwise/{fn}/special/{dtype}", partial(_elementwise_case, fn, (dtype,) * row.arity, True))
     mixed = [("int32", "float32"), ("bool", "int8"), ("uint8", "int8"), ("float16", "int16"), ("int64", "float32")]
     for pair in mixed:
         for fn in ("add", "multiply", "maximum", "less", "divide"):
-            yield Case(f"elementwise/{fn}/{'-'.join(pair)}", _elementwise_case(fn, pair, False))
+            yield Case(f"elementwise/{fn}/{'-'.join(pair)}", partial(_elementwise_case, fn, pair, False))
 
 
-def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> Callable[[], Made]:
-    def make() -> Made:
-        b = GraphBuilder()
-        x = b.input("x", shape)
-        result = fn(b, x)
-        outputs = {f"y{n}": t for n, t in enumerate(result)} if isinstance(result, tuple) else {"y": result}
-        return b.build(outputs), {"x": _numbers(name, shape, dtype)}
-
-    return make
+def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> GraphAndInputs:
+    b = GraphBuilder()
+    x = b.input("x", shape)
+    result = fn(b, x)
+    outputs = {f"y{n}": t for n, t in enumerate(result)} if isinstance(result, tuple) else {"y": result}
+    return b.build(outputs), {"x": _numbers(name, shape, dtype)}
 
 
 _SCALES = np.array([0.1, 0.5, 2.0, 0.3, 1.0, 0.7] * 2, "f4").reshape(2, 3, 2)
@@ -209,17 +191,17 @@ _UNARY: Mapping[str, Make] = {
     "scatter_add/batch": lambda b, x: b.scatter_add(x, np.array([[0, 0, 1], [2, 2, 2]]), x, 1, batch=1),
     "cast": lambda b, x: (b.cast(x, "int32"), b.cast(x, "float16"), b.cast(x, "bool")),
     "iota": lambda b, x: x + b.iota(4),
-    "stop_gradient": lambda b, x: (b.stop_gradient(x), b.stop_gradient(x * 2) + x, b.apply(Barrier(), x) * x),
-    "transfer": lambda b, x: (b.apply(Transfer("cpu:1"), x), b.apply(Transfer("cpu:1"), x * 2) + 1),
+    "stop_gradient": lambda b, x: (b.stop_gradient(x), b.stop_gradient(x * 2) + x, b.apply(ops.Barrier(), x) * x),
+    "transfer": lambda b, x: (b.apply(ops.Transfer("cpu:1"), x), b.apply(ops.Transfer("cpu:1"), x * 2) + 1),
     "collectives": lambda b, x: (  # of one rank, which meets nobody
-        b.apply(AllReduce("data", 1, 0), x),
-        b.apply(AllGather("data", 1, 0, 1, 3), x),
-        b.apply(ReduceScatter("data", 1, 0, 1), x),
-        b.apply(AllToAll("data", 1, 0, 0, 1, 3), x),
-        b.apply(BroadcastFrom("data", 1, 0), x) + x,
+        b.apply(ops.AllReduce("data", 1, 0), x),
+        b.apply(ops.AllGather("data", 1, 0, 1, 3), x),
+        b.apply(ops.ReduceScatter("data", 1, 0, 1), x),
+        b.apply(ops.AllToAll("data", 1, 0, 0, 1, 3), x),
+        b.apply(ops.BroadcastFrom("data", 1, 0), x) + x,
     ),
     "collectives/started": lambda b, x: b.apply(
-        Wait("data", 1, 0, "1"), b.apply(StartAllReduce("data", 1, 0, "add", "1"), x, x)
+        ops.Wait("data", 1, 0, "1"), b.apply(ops.StartAllReduce("data", 1, 0, "add", "1"), x, x)
     ),
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
@@ -265,43 +247,40 @@ def _others() -> Iterator[Case]:
                 dtype == "bool" and name in ("scatter_add", "overlap_add")
             ):
                 continue
-            yield Case(f"{name}/{dtype}", _one(fn, (2, 3, 4), dtype, name), dtype != "uint8")
+            yield Case(f"{name}/{dtype}", partial(_one, fn, (2, 3, 4), dtype, name), dtype != "uint8")
     for kind in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):
         for dtype in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
-            yield Case(f"reduce/{kind}/{dtype}", _one(_along(kind, 1), (2, 3, 4), dtype, kind))
+            yield Case(f"reduce/{kind}/{dtype}", partial(_one, _along(kind, 1), (2, 3, 4), dtype, kind))
     for kind in ("cumsum", "cumprod", "cummax", "cummin"):
         for dtype in ("float64", "float32", "int64", "int8", "bool"):
-            yield Case(f"cumulate/{kind}/{dtype}", _one(_along(kind, 1), (2, 3), dtype, kind))
+            yield Case(f"cumulate/{kind}/{dtype}", partial(_one, _along(kind, 1), (2, 3), dtype, kind))
     for kind in ("sum", "prod", "mean", "any", "all"):
-        yield Case(f"empty/{kind}", _one(_along(kind, 0, 1), (0, 3), "float64", kind))
+        yield Case(f"empty/{kind}", partial(_one, _along(kind, 0, 1), (0, 3), "float64", kind))
     views: Make = lambda b, x: (x.T, x[:, 1:], b.concat([x, x], 0), b.softmax(x))  # noqa: E731
-    yield Case("empty/views", _one(views, (0, 3), "float64", "e"))
+    yield Case("empty/views", partial(_one, views, (0, 3), "float64", "e"))
     yield Case("fixpoint/closure", _closure)
     for name, row in ALGEBRAS.items():
         if row.differentiable:
             for equation in ("ij,jk->ik", "ij->i", "ii,ij->j", "i,i->", "ij,Jk->ik", "ab,bc,c->a"):
                 if name.endswith("residuum") and equation.count(",") != 1:
                     continue
-                yield Case(f"contract_vjp/{equation}/{name}", _vjp(equation, name))
+                yield Case(f"contract_vjp/{equation}/{name}", partial(_vjp, equation, name))
 
 
-def _closure() -> Made:
+def _closure() -> GraphAndInputs:
     b = GraphBuilder()
     edge = b.input("edge", ("n", "n"), "bool")
     path = b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, edge, algebra="boolean"), edge, combine="or")
     return b.build(path=path), {"edge": _numbers("closure", (7, 7), "bool") & _numbers("thin", (7, 7), "bool")}
 
 
-def _vjp(equation: str, algebra: str) -> Callable[[], Made]:
-    def make() -> Made:
-        _, inputs = _einsum(equation, algebra, "float64")()
-        spec = parse(equation.translate(LOWER))
-        b = GraphBuilder()
-        tensors = [b.input(n, x.shape) for n, x in inputs.items()]
-        y = b.einsum(str(spec), *tensors, algebra=algebra)
-        shape = tuple(int(d) for d in y.shape or ())
-        g = b.constant(_numbers("cotangent" + equation, shape, "float64"))
-        grads = {f"d_x{n}": b.contract_vjp(str(spec), algebra, n, *tensors, y, g) for n in range(len(tensors))}
-        return b.build(grads), inputs
-
-    return make
+def _vjp(equation: str, algebra: str) -> GraphAndInputs:
+    _, inputs = _einsum(equation, algebra, "float64")
+    spec = parse(equation.translate(LOWER))
+    b = GraphBuilder()
+    tensors = [b.input(n, x.shape) for n, x in inputs.items()]
+    y = b.einsum(str(spec), *tensors, algebra=algebra)
+    shape = tuple(int(d) for d in y.shape or ())
+    g = b.constant(_numbers("cotangent" + equation, shape, "float64"))
+    grads = {f"d_x{n}": b.contract_vjp(str(spec), algebra, n, *tensors, y, g) for n in range(len(tensors))}
+    return b.build(grads), inputs

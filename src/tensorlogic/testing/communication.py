@@ -9,7 +9,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
+from functools import partial
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,30 +96,50 @@ def carrier_cases(*, full: bool = False) -> Iterator[CarrierCase]:
     return (case for case in chain(_reductions(), _moves(), _messages(), _algebras()) if full or case.sampled)
 
 
-def _values(name: str, shape: Sequence[int], dtype: str, rank: int) -> Array:
-    """Return what a rank gives: few distinct values, small enough for products."""
-    rng = np.random.default_rng([zlib.crc32(name.encode()), rank])
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    if dtype in FLOATS:
-        return (rng.integers(0, 9, shape) / 8).astype(dtype)
-    return rng.integers(-3 if dtype[0] == "i" else 0, 4, shape).astype(dtype)
+class _Values(NamedTuple):
+    """What the ranks give in one case: arrays of one shape and dtype, each of which follows from the name and the rank."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def of(self, rank: int) -> Array:
+        """Return the array of a rank: few distinct values, small enough for products."""
+        rng = np.random.default_rng([zlib.crc32(self.name.encode()), rank])
+        if self.dtype == "bool":
+            return rng.random(self.shape) < 0.5
+        if self.dtype in FLOATS:
+            return (rng.integers(0, 9, self.shape) / 8).astype(self.dtype)
+        return rng.integers(-3 if self.dtype[0] == "i" else 0, 4, self.shape).astype(self.dtype)
+
+    def given(self, rank: int) -> Array:
+        """Return the array of a rank as one that is read-only and, of two axes, not contiguous."""
+        x = np.array(self.of(rank), order="F")  # asfortranarray would give a scalar an axis
+        x.flags.writeable = False
+        return x
+
+    def combined(self, how: str, ranks: int) -> Array:
+        """Return the arrays of all ranks as one, as a reduction combines them."""
+        values = np.stack([self.of(rank) for rank in range(ranks)])
+        wide = values.astype("float64") if self.dtype in FLOATS else values
+        return REDUCE[how](wide).astype(values.dtype)
+
+    def share(self, whole: Array, axis: int, ranks: int, rank: int) -> Array:
+        """Return a rank's share of an array along an axis."""
+        return range_of(whole, axis, share(self.shape[axis], ranks, rank))
+
+    def twice(self) -> list[_Values]:
+        """Return two such values under names of their own."""
+        return [self._replace(name=f"{self.name} {word}") for word in ("first", "second")]
 
 
-def _given(name: str, shape: Sequence[int], dtype: str, rank: int) -> Array:
-    """Return what a rank gives as an array that is read-only and, of two axes, not contiguous."""
-    x = np.array(_values(name, shape, dtype, rank), order="F")  # asfortranarray would give a scalar an axis
-    x.flags.writeable = False
-    return x
-
-
-def _stacked(name: str, shape: Sequence[int], dtype: str, ranks: int) -> Array:
-    return np.stack([_values(name, shape, dtype, rank) for rank in range(ranks)])
-
-
-def _combined(how: str, values: Array) -> Array:
-    wide = values.astype("float64") if values.dtype.name in FLOATS else values
-    return REDUCE[how](wide).astype(values.dtype)
+def _case(
+    exchange: str, name: str, shape: tuple[int, ...], dtype: str, *args: Any, sampled: bool = True, least: int = 1
+) -> CarrierCase:
+    """Return the case of an exchange: a row of EXCHANGES for some values and its own arguments."""
+    run, expected = EXCHANGES[exchange]
+    values = _Values(f"{exchange}/{name}", shape, dtype)
+    return CarrierCase(values.name, partial(run, values, *args), partial(expected, values, *args), sampled, least)
 
 
 def _known_dtypes() -> list[str]:
@@ -139,200 +160,136 @@ def _fits(how: str, dtype: str) -> bool:
     return dtype in FLOATS - {"bfloat16"} if how in ("logaddexp", "noisy_or") else dtype != "bfloat16"
 
 
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
 def _reductions() -> Iterator[CarrierCase]:
     """Values combined over all ranks, of which each has all, or a share along either axis."""
-    for how in COMBINATIONS:
-        for dtype in _known_dtypes():
-            for shape in (*SHAPES, ()):
-                if not _fits(how, dtype):
-                    continue
-                text = f"{how}/{dtype}/{'x'.join(map(str, shape)) or 'scalar'}"
-                yield _all_reduce(f"all_reduce/{text}", how, shape, dtype)
-                for axis in range(len(shape)):
-                    yield _reduce_scatter(f"reduce_scatter/{text}/{axis}", how, shape, dtype, axis)
-
+    for how, dtype, shape in product(COMBINATIONS, _known_dtypes(), (*SHAPES, ())):
+        if _fits(how, dtype):
+            name, usual = f"{how}/{dtype}/{_text(shape)}", dtype in SAMPLED
+            yield _case("all_reduce", name, shape, dtype, how, sampled=usual and shape in SHAPES[:2])
+            for axis in range(len(shape)):
+                sampled = usual and shape in SHAPES[1:3]
+                yield _case("reduce_scatter", f"{name}/{axis}", shape, dtype, how, axis, sampled=sampled)
     for dtype in ("float32", "float64"):
         for length in (7, 0, 12_000):  # a long one may take another way
-            yield _started(f"start_all_reduce/{dtype}/{length}", (length,), dtype)
-
-
-def _started(name: str, shape: tuple[int, ...], dtype: str) -> CarrierCase:
-    """Two sums, each of two operands, that are on the way together, and waited for from the last to the first; then both again."""
-    labels = (f"{name} first", f"{name} second")
-
-    def run(way: Way) -> Array:
-        for _ in range(3):
-            totals = [np.empty(shape, dtype) for _ in labels]
-            for label, total in zip(labels, totals, strict=True):
-                own = _values(label, shape, dtype, way.rank)
-                way.start_all_reduce([own[:3].reshape(1, -1), own[3:]], total, "add", label)
-            for label in reversed(labels):
-                way.wait(label)
-        return np.concatenate(totals)
-
-    return CarrierCase(
-        name,
-        run,
-        lambda ranks, rank: np.concatenate([_combined("add", _stacked(n, shape, dtype, ranks)) for n in labels]),
-    )
-
-
-def _all_reduce(name: str, how: str, shape: tuple[int, ...], dtype: str) -> CarrierCase:
-    return CarrierCase(
-        name,
-        lambda way: way.all_reduce(_given(name, shape, dtype, way.rank), how),
-        lambda ranks, rank: _combined(how, _stacked(name, shape, dtype, ranks)),
-        dtype in SAMPLED and shape in SHAPES[:2],
-    )
-
-
-def _reduce_scatter(name: str, how: str, shape: tuple[int, ...], dtype: str, axis: int) -> CarrierCase:
-    def expected(ranks: int, rank: int) -> Array:
-        whole = _combined(how, _stacked(name, shape, dtype, ranks))
-        return range_of(whole, axis, share(shape[axis], ranks, rank))
-
-    return CarrierCase(
-        name,
-        lambda way: way.reduce_scatter(_given(name, shape, dtype, way.rank), axis, how),
-        expected,
-        dtype in SAMPLED and shape in SHAPES[1:3],
-    )
+            yield _case("start_all_reduce", f"{dtype}/{length}", (length,), dtype)
 
 
 def _moves() -> Iterator[CarrierCase]:
     """Shares put together, shares along one axis that become shares along another, and the value of one rank."""
-    for dtype in _known_dtypes():
-        for shape in SHAPES:
-            text = f"{dtype}/{'x'.join(map(str, shape))}"
-            sampled = dtype in (*SAMPLED, "uint16")
-            for axis in (0, 1):
-                yield _all_gather(f"all_gather/{text}/{axis}", shape, dtype, axis, sampled)
-                yield _all_to_all(f"all_to_all/{text}/{axis}", shape, dtype, axis, 1 - axis, sampled)
-            yield _broadcast(f"broadcast/{text}/first", shape, dtype, 0, sampled)
-            yield _broadcast(f"broadcast/{text}/last", shape, dtype, -1, sampled)
-
-
-def _own(name: str, shape: tuple[int, ...], dtype: str, axis: int, way: Way) -> Array:
-    """Return a rank's share of a value that all of them know."""
-    return range_of(_given(name, shape, dtype, 0), axis, share(shape[axis], way.size, way.rank))
-
-
-def _all_gather(name: str, shape: tuple[int, ...], dtype: str, axis: int, sampled: bool) -> CarrierCase:
-    return CarrierCase(
-        name,
-        lambda way: way.all_gather(_own(name, shape, dtype, axis, way), axis, shape[axis]),
-        lambda ranks, rank: _values(name, shape, dtype, 0),
-        sampled,
-    )
-
-
-def _all_to_all(name: str, shape: tuple[int, ...], dtype: str, cut: int, joined: int, sampled: bool) -> CarrierCase:
-    return CarrierCase(
-        name,
-        lambda way: way.all_to_all(_own(name, shape, dtype, joined, way), cut, joined, shape[joined]),
-        lambda ranks, rank: range_of(_values(name, shape, dtype, 0), cut, share(shape[cut], ranks, rank)),
-        sampled,
-    )
-
-
-def _broadcast(name: str, shape: tuple[int, ...], dtype: str, root: int, sampled: bool) -> CarrierCase:
-    return CarrierCase(
-        name,
-        lambda way: way.broadcast(_given(name, shape, dtype, way.rank), root % way.size),
-        lambda ranks, rank: _values(name, shape, dtype, root % ranks),
-        sampled,
-    )
+    for dtype, shape in product(_known_dtypes(), SHAPES):
+        name, sampled = f"{dtype}/{_text(shape)}", dtype in (*SAMPLED, "uint16")
+        for axis in (0, 1):
+            yield _case("all_gather", f"{name}/{axis}", shape, dtype, axis, sampled=sampled)
+            yield _case("all_to_all", f"{name}/{axis}", shape, dtype, axis, 1 - axis, sampled=sampled)
+        yield _case("broadcast", f"{name}/first", shape, dtype, 0, sampled=sampled)
+        yield _case("broadcast", f"{name}/last", shape, dtype, -1, sampled=sampled)
 
 
 def _messages() -> Iterator[CarrierCase]:
     """Arrays from each rank to the next, two on the way at a time; and sums within groups of some ranks."""
-    for dtype in _known_dtypes():
-        for shape in SHAPES[1:]:
-            name = f"send/{dtype}/{'x'.join(map(str, shape))}"
-            yield CarrierCase(name, _ring(name, shape, dtype), _before(name, shape, dtype), dtype in SAMPLED, least=2)
+    for dtype, shape in product(_known_dtypes(), SHAPES[1:]):
+        yield _case("send", f"{dtype}/{_text(shape)}", shape, dtype, sampled=dtype in SAMPLED, least=2)
     for step in (1, 2):
-        name = f"group/{step}"
-        yield CarrierCase(name, _in_group(name, step), _group_sum(name, step), least=2)
+        yield _case("group", str(step), (3, 2), "float64", step, least=2)
 
 
-def _ring(name: str, shape: tuple[int, ...], dtype: str) -> Callable[[Way], Array]:
-    def run(way: Way) -> Array:
-        after, before = (way.rank + 1) % way.size, (way.rank - 1) % way.size
-        labels = (f"{name} first", f"{name} second")
-
-        def send() -> None:
-            for label in labels:
-                way.send(_given(label, shape, dtype, way.rank), after, label)
-
-        if way.rank == 0:  # somebody must begin, where sending waits for the one who receives
-            send()
-        received = [way.receive(before, label, shape, dtype) for label in labels]
-        if way.rank != 0:
-            send()
-        return np.concatenate(received)
-
-    return run
+def _algebras() -> Iterator[CarrierCase]:
+    """A contraction in every algebra whose contracted index lies in shares: the graph of a rank, on the reference backend."""
+    for algebra, dtype in product(ALGEBRAS, ("bool", "int32", "float16", "float32", "float64")):
+        if not (dtype == "bool" and ALGEBRAS[algebra].numbers):
+            yield _case("algebra", f"{algebra}/{dtype}", (), dtype, algebra, sampled=dtype != "int32")
 
 
-def _before(name: str, shape: tuple[int, ...], dtype: str) -> Callable[[int, int], Array]:
-    labels = (f"{name} first", f"{name} second")
-    return lambda ranks, rank: np.concatenate([_values(n, shape, dtype, (rank - 1) % ranks) for n in labels])
+def _started(values: _Values, way: Way) -> Array:
+    """Begin two sums, each of two operands, and wait for them from the last to the first; three times."""
+    for _ in range(3):
+        totals = [np.empty(values.shape, values.dtype) for _ in values.twice()]
+        for each, total in zip(values.twice(), totals, strict=True):
+            own = each.of(way.rank)
+            way.start_all_reduce([own[:3].reshape(1, -1), own[3:]], total, "add", each.name)
+        for each in reversed(values.twice()):
+            way.wait(each.name)
+    return np.concatenate(totals)
+
+
+def _ring(values: _Values, way: Way) -> Array:
+    """Send two arrays to the next rank, and return the two that the rank before has sent."""
+    after, before = (way.rank + 1) % way.size, (way.rank - 1) % way.size
+
+    def send() -> None:
+        for each in values.twice():
+            way.send(each.given(way.rank), after, each.name)
+
+    if way.rank == 0:  # somebody must begin, where sending waits for the one who receives
+        send()
+    received = [way.receive(before, each.name, values.shape, values.dtype) for each in values.twice()]
+    if way.rank != 0:
+        send()
+    return np.concatenate(received)
 
 
 def _members(ranks: int, rank: int, step: int) -> list[int]:
     return [other for other in range(ranks) if other % step == rank % step]
 
 
-def _in_group(name: str, step: int) -> Callable[[Way], Array]:
-    def run(way: Way) -> Array:
-        own = way.group(_members(way.size, way.rank, step))
-        return own.all_reduce(_given(name, (3, 2), "float64", way.rank), "add")
-
-    return run
-
-
-def _group_sum(name: str, step: int) -> Callable[[int, int], Array]:
-    def expected(ranks: int, rank: int) -> Array:
-        values = [_values(name, (3, 2), "float64", other) for other in _members(ranks, rank, step)]
-        return np.sum(values, axis=0)
-
-    return expected
-
-
-def _algebras() -> Iterator[CarrierCase]:
-    """A contraction in every algebra whose contracted index lies in shares: the graph of a rank, on the reference backend."""
-    for algebra in ALGEBRAS:
-        for dtype in ("bool", "int32", "float16", "float32", "float64"):
-            if dtype == "bool" and ALGEBRAS[algebra].numbers:
-                continue
-            name = f"algebra/{algebra}/{dtype}"
-            yield CarrierCase(name, _sharded(name, algebra, dtype), _contracted(name, algebra, dtype), dtype != "int32")
-
-
-def _contraction(name: str, algebra: str, dtype: str) -> tuple[EinsumGraph, dict[str, Array]]:
+def _contraction(values: _Values, algebra: str) -> tuple[EinsumGraph, dict[str, Array]]:
+    name, _, dtype = values
     b = GraphBuilder()
     y = b.einsum("ij,jk->ik", b.input("x", (3, 13), dtype), b.input("w", (13, 2), dtype), algebra=algebra)
-    inputs = {"x": _values(f"{name} x", (3, 13), dtype, 0), "w": _values(f"{name} w", (13, 2), dtype, 0)}
+    inputs = {"x": _Values(f"{name} x", (3, 13), dtype).of(0), "w": _Values(f"{name} w", (13, 2), dtype).of(0)}
     degrees = {n: np.clip(x, 0, 1).astype(dtype) for n, x in inputs.items()} if algebra in DEGREES else inputs
     return b.build(y=y), degrees
 
 
-def _sharded(name: str, algebra: str, dtype: str) -> Callable[[Way], Array]:
-    def run(way: Way) -> Array:
-        graph, inputs = _contraction(name, algebra, dtype)
-        if way.size == 1:
-            return np.array(evaluate(graph, inputs)["y"])
-        own = shard(graph, {"x": 1, "w": 0}, way.size, way.rank)
-        cut = {n: range_of(x, own.inputs[n], share(13, way.size, way.rank)) for n, x in inputs.items()}
-        with meeting({"data": way}):
-            return np.array(evaluate(own.graph, cut)["y"])
-
-    return run
+def _sharded(values: _Values, algebra: str, way: Way) -> Array:
+    graph, inputs = _contraction(values, algebra)
+    if way.size == 1:
+        return np.array(evaluate(graph, inputs)["y"])
+    own = shard(graph, {"x": 1, "w": 0}, way.size, way.rank)
+    cut = {n: range_of(x, own.inputs[n], share(13, way.size, way.rank)) for n, x in inputs.items()}
+    with meeting({"data": way}):
+        return np.array(evaluate(own.graph, cut)["y"])
 
 
-def _contracted(name: str, algebra: str, dtype: str) -> Callable[[int, int], Array]:
-    def expected(ranks: int, rank: int) -> Array:
-        graph, inputs = _contraction(name, algebra, dtype)
-        return np.asarray(evaluate(graph, inputs)["y"])
-
-    return expected
+# by the name of an exchange: what a rank does on its way, given values and more, and what the rank must receive
+EXCHANGES: dict[str, tuple[Callable[..., Array], Callable[..., Array]]] = {
+    "all_reduce": (
+        lambda v, how, way: way.all_reduce(v.given(way.rank), how),
+        lambda v, how, ranks, rank: v.combined(how, ranks),
+    ),
+    "reduce_scatter": (
+        lambda v, how, axis, way: way.reduce_scatter(v.given(way.rank), axis, how),
+        lambda v, how, axis, ranks, rank: v.share(v.combined(how, ranks), axis, ranks, rank),
+    ),
+    "start_all_reduce": (
+        _started,
+        lambda v, ranks, rank: np.concatenate([each.combined("add", ranks) for each in v.twice()]),
+    ),
+    "all_gather": (
+        lambda v, axis, way: way.all_gather(v.share(v.given(0), axis, way.size, way.rank), axis, v.shape[axis]),
+        lambda v, axis, ranks, rank: v.of(0),
+    ),
+    "all_to_all": (
+        lambda v, cut, joined, way: way.all_to_all(
+            v.share(v.given(0), joined, way.size, way.rank), cut, joined, v.shape[joined]
+        ),
+        lambda v, cut, joined, ranks, rank: v.share(v.of(0), cut, ranks, rank),
+    ),
+    "broadcast": (
+        lambda v, root, way: way.broadcast(v.given(way.rank), root % way.size),
+        lambda v, root, ranks, rank: v.of(root % ranks),
+    ),
+    "send": (_ring, lambda v, ranks, rank: np.concatenate([each.of((rank - 1) % ranks) for each in v.twice()])),
+    "group": (
+        lambda v, step, way: way.group(_members(way.size, way.rank, step)).all_reduce(v.given(way.rank), "add"),
+        lambda v, step, ranks, rank: np.sum([v.of(other) for other in _members(ranks, rank, step)], axis=0),
+    ),
+    "algebra": (
+        _sharded,
+        lambda v, algebra, ranks, rank: np.asarray(evaluate(*_contraction(v, algebra))["y"]),
+    ),
+}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends.numpy import as_numpy
-from ..errors import InputError, nearest
+from ..errors import InputError, expect_known, nearest
 from ..ir import ops
 from ..ir.arrays import constant_op
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
@@ -153,8 +153,7 @@ class GradientChecker:
         run = self.executor or Executor()
         wide = widened(graph)
         if of is not None:
-            if of not in wide.output_names:
-                raise InputError(f"the graph has no output {of!r}", *nearest(of, wide.output_names), code="E305")
+            expect_known("the graph has no output", [of], wide.output_names, "E305")
             wide = EinsumGraph(wide.nodes, [output for output in wide.outputs if output[0] == of], wide.constants)
         # lists take the dtype that is declared, as in a run
         kinds = {name: wide.type_of(i).dtype for name, i in wide.inputs.items()}

@@ -36,6 +36,10 @@ ROUNDED = frozenset(
     "exp expm1 log log1p log2 sin cos tan arcsin arccos arctan sinh cosh tanh erf sigmoid power arctan2 logaddexp".split()
 )  # functions that kernels round differently
 SUMS = ("real", "log_sum_exp", "noisy_or", "max_product", "min_product", "lukasiewicz", "goguen_residuum")
+SMOOTH = {  # functions with a slope almost everywhere, by the number of their operands
+    1: "tanh sin cos sigmoid square exp negative arctan erf",
+    2: "add subtract multiply logaddexp maximum",
+}
 # of integers that overflow, the order of three factors decides which is largest
 WRAPS = ("max_product", "max_plus", "min_plus")
 
@@ -70,9 +74,8 @@ def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, odd:
         return np.asarray(rng.random(shape) < 0.4)
     if dtype.startswith("f"):
         values = np.asarray(np.round(rng.uniform(-3, 3, shape) * 8) / 8)
-        return np.where(rng.random(shape) < odd, rng.choice([np.nan, np.inf, -np.inf, -0.0], shape), values).astype(
-            dtype
-        )
+        others = rng.random(shape) < odd
+        return np.where(others, rng.choice([np.nan, np.inf, -np.inf, -0.0], shape), values).astype(dtype)
     info = np.iinfo(dtype)
     low, high = (info.min, info.max) if rng.random() < odd * 5 else (max(info.min, -5), 5)
     return np.asarray(rng.integers(low, high, shape, dtype=dtype, endpoint=True))
@@ -111,8 +114,7 @@ class Graphs:
         return tuple(int(evaluate(d, self.env)) for d in v.tensor.shape or ())
 
     def dtype(self, v: _Value) -> str:
-        found = v.tensor.dtype
-        return found if found is not None else "unknown"
+        return v.tensor.dtype or "unknown"
 
     def floating(self, v: _Value) -> bool:
         return self.dtype(v).startswith("f")
@@ -131,13 +133,7 @@ class Graphs:
 
     def function(self, arity: int, exact: bool) -> str:
         names = [n for n, row in FUNCTIONS.items() if row.arity == arity and n != "where" and (exact or n not in JUMPS)]
-        if self.smooth:
-            smooth = {
-                1: "tanh sin cos sigmoid square exp negative arctan erf",
-                2: "add subtract multiply logaddexp maximum",
-            }
-            names = smooth[arity].split()
-        return str(self.pick(names))
+        return str(self.pick(SMOOTH[arity].split() if self.smooth else names))
 
     def unary(self, x: _Value) -> _Value:
         fn = self.function(1, x.exact)
@@ -169,13 +165,9 @@ class Graphs:
 
     def view(self, x: _Value) -> _Value:
         b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
-        ways: list[Callable[[], Tensor]] = [
-            lambda: b.expand_dims(t, 0),
-            lambda: b.apply(Barrier(), t),
-            lambda: b.stop_gradient(t),
-        ]
-        if self.smooth:
-            ways = ways[:2]
+        ways: list[Callable[[], Tensor]] = [lambda: b.expand_dims(t, 0), lambda: b.apply(Barrier(), t)]
+        if not self.smooth:
+            ways.append(lambda: b.stop_gradient(t))
         ways += [lambda: b.broadcast_to(t, (2, *(t.shape or ()))), lambda: b.apply(Transfer("cpu:1"), t)]
         if rank:
             ways += [
@@ -287,40 +279,26 @@ class Graphs:
         shape = t.shape or ()
         cap = b.sum(b.tanh(y.tensor) if self.floating(y) else b.greater(y.tensor, 1) if y.exact else y.tensor)
         small = b.cast(b.tanh(cap), t.dtype) if floats and t.dtype else None
-        way = self.pick(
-            ["scan", "scan through", "scan reverse", "fixpoint", "fixpoint or", "fixpoint max", "cond", "cond same"]
-        )
-        match way:
+        ways = ["scan", "scan through", "scan reverse", "fixpoint", "fixpoint or", "fixpoint max", "cond", "cond same"]
+        match self.pick(ways):
             case "scan" if shape and floats and small is not None:
                 last, outs = b.scan(lambda c, r: (b.tanh(c + r * small), b.tanh(c) - r), b.sum(b.tanh(t), 0), t)
                 return [_Value(last, False), _Value(outs, False)]
             case "scan through" if shape and not self.smooth:  # carries that are handed on as they came, or swapped
-                (c, d), (o,) = b.scan(
-                    lambda c, r: ((c[1], c[0]), (r[0],)), (t, b.logical_not(t)) if t.dtype == "bool" else (t, t), (t,)
-                )
+                pair = (t, b.logical_not(t)) if t.dtype == "bool" else (t, t)
+                (c, d), (o,) = b.scan(lambda c, r: ((c[1], c[0]), (r[0],)), pair, (t,))
                 return [_Value(c, x.exact), _Value(d, x.exact), _Value(o, x.exact)]
             case "scan reverse" if shape and t.dtype is not None:
                 last, outs = b.scan(lambda c, r: (b.maximum(c, r), c), b.cast(b.max(t, 0), t.dtype), t, reverse=True)
                 return [_Value(last, x.exact), _Value(outs, x.exact)]
-            case "fixpoint" if floats and not self.smooth:
-                return (
-                    _Value(b.fixpoint(lambda c: b.minimum(c + 1, 4), b.where(b.isfinite(t), t, 0)), x.exact)
-                    if x.exact
-                    else None
-                )
+            case "fixpoint" if floats and x.exact and not self.smooth:
+                return _Value(b.fixpoint(lambda c: b.minimum(c + 1, 4), b.where(b.isfinite(t), t, 0)))
             case "fixpoint or" if t.dtype == "bool" and len(shape) == 2 and shape[0] == shape[1]:
-                return _Value(
-                    b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, t, algebra="boolean"), t, combine="or"), x.exact
-                )
-            case "fixpoint max" if shape and not self.smooth:
-                return (
-                    _Value(
-                        b.fixpoint(lambda c: c[::-1], b.where(b.isfinite(t), t, 0) if floats else t, combine="max"),
-                        x.exact,
-                    )
-                    if x.exact
-                    else None
-                )
+                closure = b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, t, algebra="boolean"), t, combine="or")
+                return _Value(closure, x.exact)
+            case "fixpoint max" if shape and x.exact and not self.smooth:
+                start = b.where(b.isfinite(t), t, 0) if floats else t
+                return _Value(b.fixpoint(lambda c: c[::-1], start, combine="max"))
             case "cond" if y.exact and t.dtype is not None:
                 test = b.any(b.greater(y.tensor, 1))
                 return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
