@@ -18,6 +18,7 @@ from ..plan.build import ExecutionPlan, Step
 from ..plan.printing import describe
 from ..runtime.frame import Frame
 from ..store import Lock
+from ..tables import counted
 from .open_runs import DebugHook, OpenRuns
 from .tensorstats import count_bad, is_bad
 
@@ -208,7 +209,7 @@ class BreakpointManager(DebugHook):
             return list(self._points.values())
 
     def __str__(self) -> str:
-        lines = [f"{p}, {p.hits:,} hit{'' if p.hits == 1 else 's'}" for p in self.breakpoints()]
+        lines = [f"{p}, {counted(p.hits, 'hit')}" for p in self.breakpoints()]
         return "\n".join(lines) or "there are no breakpoints"
 
     def should_break(

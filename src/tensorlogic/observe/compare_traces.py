@@ -10,7 +10,7 @@ import numpy as np
 
 from ..diagnostics import clean
 from ..errors import InputError, expect, nearest
-from ..tables import html_text, table
+from ..tables import counted, html_text, table
 from .columns import Groups, Names
 from .trace import Trace
 from .tracks import tracks
@@ -239,11 +239,10 @@ def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None
 
 def counts(trace: Trace) -> str:
     """Return how much is in a trace, in words; and what of a file is not."""
-    steps, spans, skipped = trace.step_count(), len(trace.spans), sum(trace.skipped.values())
-    text = f"{steps:,} step{'' if steps == 1 else 's'}, {spans:,} span{'' if spans == 1 else 's'}"
-    if skipped:
+    text = f"{counted(trace.step_count(), 'step')}, {counted(len(trace.spans), 'span')}"
+    if skipped := sum(trace.skipped.values()):
         why = ", ".join(f"{n:,} {reason}" for reason, n in trace.skipped.items())
-        text += f", {skipped:,} event{'' if skipped == 1 else 's'} of the file skipped ({why})"
+        text += f", {counted(skipped, 'event')} of the file skipped ({why})"
     return text
 
 
@@ -252,7 +251,7 @@ def lengths(trace: Trace, self_ns: int) -> str:
     events = trace.columns()
     if not len(events.kind):
         others = 0 if trace.chrome is None else len(trace.chrome.others)
-        only = f"only {others:,} event{'' if others == 1 else 's'} without a duration, such as counters"
+        only = f"only {counted(others, 'event')} without a duration, such as counters"
         return f"0.000 ms: {only if others else 'there is nothing in this trace'}"
     whole, threads = int(events.end.max()) - int(events.start[0]), np.count_nonzero(np.bincount(events.thread))
     together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""

@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step
 from ..plan.cost import nbytes
-from ..tables import html_text, table
+from ..tables import counted, html_text, table
 from .columns import Groups, Names
 from .trace import Trace
 from .tracks import self_times
@@ -181,9 +181,9 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lines = [table(head, rows, right=range(1, len(head)))]
         if len(longest) > ROWS:
             lines.append(f"... {len(longest) - ROWS:,} more operations")
-        runs, failed = len(self.run_times_ms), f", {self.failed_runs:,} failed" if self.failed_runs else ""
+        runs = counted(len(self.run_times_ms), "run") + (f", {self.failed_runs:,} failed" if self.failed_runs else "")
         cost = f"{self.total_time_ms:,.3f} ms, peak {bytes_text(self.peak_memory_bytes)}"
-        return "\n".join([*lines, f"{runs:,} run{'' if runs == 1 else 's'}{failed}, {cost}"])
+        return "\n".join([*lines, f"{runs}, {cost}"])
 
     def __repr__(self) -> str:
         return f"<ProfileData {len(self.op_profiles)} operations, {len(self.run_times_ms):,} runs, {self.total_time_ms:.3f} ms>"

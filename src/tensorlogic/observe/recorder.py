@@ -165,7 +165,8 @@ class ExecutionRecorder(DebugHook):
                 hint = f"give max_bytes={needed}, or record a smaller input"
                 raise InputError(f"recording this run takes {sizes}", hint, code="E715")
             run.folder = self._folder
-            run.values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
+            # copies, because the run may write over its own values
+            run.values = {input_name(n): np.array(value, order="C") for n, value in enumerate(inputs)}
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Keep the results of a step, look at them, and stop where a breakpoint says so."""
@@ -173,7 +174,7 @@ class ExecutionRecorder(DebugHook):
             return
         run = self._runs.find(plan)
         if run is not None and run.folder is not None:
-            run.values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
+            run.values.update((step_name(event.step, n), np.array(v, order="C")) for n, v in enumerate(values))
         self._inspector.on_step(plan, event, values)
         self._breakpoints.on_step(plan, event, values)
 
@@ -202,10 +203,6 @@ class ExecutionRecorder(DebugHook):
 
     def __str__(self) -> str:
         return str(self.generate_report())
-
-
-def _copy(value: Any) -> Any:
-    return np.array(value, order="C")  # a copy: the run may overwrite its own
 
 
 def save_run(

@@ -25,7 +25,7 @@ from ..plan.memory import check_memory
 from ..plan.printing import describe
 from ..runtime.frame import Frame
 from ..runtime.program import bind
-from ..tables import html_text, table
+from ..tables import counted, html_text, table
 from .compare_arrays import Difference, difference
 from .open_runs import constant_value
 from .tensorstats import TensorStats
@@ -109,7 +109,7 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         allowed = "the tolerance of their dtype" if self.rtol is None else f"a tolerance of {self.rtol:g}"
-        steps = _steps_text(self.compared)
+        steps = counted(self.compared, "step")
         rest = f" ({self.planned - self.compared:,} were not recorded)" if self.planned > self.compared else ""
         if self.first is None:
             return f"{steps} on {self.backend}: all equal within {allowed}{rest}"
@@ -129,10 +129,6 @@ class Comparison(NamedTuple):
 
     def _repr_html_(self) -> str:
         return html_text(self)
-
-
-def _steps_text(count: int) -> str:
-    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def _difference_cells(d: Difference | None) -> list[str]:
@@ -176,7 +172,7 @@ class Recording:
                 hint = "record one: with ExecutionRecorder().capture(folder): ..."
                 raise FormatError(f"{str(path)!r} is not a recording: {there}", hint, code="E716")
             if not -len(runs) <= run < len(runs):
-                many = "1 recorded run" if len(runs) == 1 else f"{len(runs)} recorded runs"
+                many = counted(len(runs), "recorded run")
                 raise InputError(f"{str(path)!r} holds {many}, counted from 0, so none numbered {run}", code="E732")
             path = runs[run]
         manifest = _manifest(path / MANIFEST)
@@ -303,10 +299,10 @@ class Recording:
         count, planned, graph = len(self.durations_ns), len(self.plan.steps), self.plan.graph
         cut = f" of {planned:,}, then it failed," if count < planned else ","
         names = f"inputs {', '.join(graph.input_names) or 'none'} and outputs {', '.join(graph.output_names)}"
-        return f"recording of {_steps_text(count)}{cut} with {names}"
+        return f"recording of {counted(count, 'step')}{cut} with {names}"
 
     def __repr__(self) -> str:
-        return f"<Recording {str(self.path)!r}: {_steps_text(len(self.durations_ns))}>"
+        return f"<Recording {str(self.path)!r}: {counted(len(self.durations_ns), 'step')}>"
 
 
 def _first_difference(results: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:

@@ -180,14 +180,8 @@ def _describe(stats: TensorStats, values: Any) -> None:
 def _range(values: Any) -> tuple[Any, Any]:
     """Return the least and the greatest finite value, as Python numbers; None where there is none."""
     lows, highs = [], []
-    for block in _blocks(values):
-        finite = (
-            block[np.isfinite(block)]
-            if block.dtype.kind == "f"
-            else block.astype(np.uint8)
-            if block.dtype.kind == "b"
-            else block
-        )
+    for block in _blocks(values.view(np.uint8) if values.dtype.kind == "b" else values):
+        finite = block[np.isfinite(block)] if block.dtype.kind == "f" else block
         if finite.size:
             lows.append(finite.min().item())
             highs.append(finite.max().item())

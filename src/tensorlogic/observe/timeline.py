@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..errors import expect
 from ..events import Hook, RunRecord
-from ..tables import html_text, table
+from ..tables import counted, html_text, table
 from .profile import ProfileData
 from .trace import Trace
 from .tracks import tracks
@@ -67,8 +67,7 @@ class TimelineProfiler:
             return "no steps were profiled"
         begin = min(int(track.start[0]) for track in threads)
         length = max(int(track.inner_end.max()) for track in threads) - begin or 1
-        count = len({track.thread for track in threads})
-        lines = [f"{count} thread{'' if count == 1 else 's'}, {length / 1e6:,.3f} ms"]
+        lines = [f"{counted(len({track.thread for track in threads}), 'thread')}, {length / 1e6:,.3f} ms"]
         for track in threads:
             rows = []
             columns = [c[: max(0, limit)].tolist() for c in (track.kind, track.start, track.inner_end, track.depth)]

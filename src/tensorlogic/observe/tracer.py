@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import InputError
 from ..events import RunRecord
 from ..store import Lock
-from ..tables import html_text, table
+from ..tables import counted, html_text, table
 from .analyze import OpSummary, TraceAnalyzer
 from .columns import Names
 from .open_runs import DebugHook
@@ -61,9 +61,8 @@ class TraceSummary(NamedTuple):
             [name, f"{s.count:,}", f"{s.total_duration_us / 1e3:.3f}", f"{s.total_duration_us / s.count:.1f}"]
             for name, s in sorted(self.operations.items(), key=lambda item: -item[1].total_duration_us)
         ]
-        count = "1 operation" if self.total_operations == 1 else f"{self.total_operations:,} operations"
         head = table(["operation", "count", "total ms", "mean µs"], rows, right={1, 2, 3}) + "\n" if rows else ""
-        return f"{head}{count}, {self.total_time_ms:.3f} ms"
+        return f"{head}{counted(self.total_operations, 'operation')}, {self.total_time_ms:.3f} ms"
 
 
 class ExecutionTrace(NamedTuple):

@@ -181,8 +181,7 @@ def run_watched(
 def checked_activations(name: str, values: Array) -> Array:
     """Return activations, or say that calibration data made some that are no numbers."""
     if not np.isfinite(values).all():
+        message = f"calibration data make NaN or infinite values where they meet the weight {name!r}"
         hint = "look for the first bad value with tensorlogic.debug.TensorInspector"
-        raise InputError(
-            f"calibration data make NaN or infinite values where they meet the weight {name!r}", hint, code="E327"
-        )
+        raise InputError(message, hint, code="E327")
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +15,8 @@ from ...ir.arrays import Array, plain_array
 from ...ir.graph import EinsumGraph, bodies, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
-from ...ir.quantized import QuantizedTensor, checked_floats, placed
-from ...ir.types import INTEGERS, TensorType
+from ...ir.quantized import QuantizationGranularity, QuantizedTensor, checked_floats, placed
+from ...ir.types import INTEGERS, TensorType, normal_axis
 from ...passes.quantize import DYNAMIC, Choice, StaticScale, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
 from .calibration import RANGES, Seen, checked_activations, run_watched
@@ -270,28 +270,22 @@ def _watch(
     executor: Executor | None,
 ) -> None:
     """Run the model on the calibration data, and note what each product is given."""
-    readers: dict[int, list[Callable[[Array], None]]] = {}
+    readers: dict[int, list[Product]] = {}
     for p in model.products:
         if p.node in seen or p.node in grams:
-            tell = partial(_note, p, configs[p.node].momentum, seen.get(p.node), grams.get(p.node))
-            readers.setdefault(p.x, []).append(tell)
+            readers.setdefault(p.x, []).append(p)
 
-    def all_of(tells: list[Callable[[Array], None]], values: Array) -> None:
-        for tell in tells:
-            tell(values)
+    def note(products: list[Product], values: Array) -> None:
+        for p in products:
+            checked_activations(p.name, values)
+            if p.node in seen:
+                seen[p.node].add(values, configs[p.node].momentum)
+            if p.node in grams:
+                matrix = p.value_matrix(values).astype(np.float64)
+                np.add(grams[p.node], matrix.T @ matrix, out=grams[p.node])
 
-    nodes = {i: partial(all_of, tells) for i, tells in readers.items()}
     backend = "numpy" if executor is None else executor.backend
-    run_watched(model.graph, nodes, model.batches, backend)
-
-
-def _note(product: Product, momentum: float, seen: Seen | None, gram: Array | None, values: Array) -> None:
-    checked_activations(product.name, values)
-    if seen is not None:
-        seen.add(values, momentum)
-    if gram is not None:
-        matrix = product.value_matrix(values).astype(np.float64)
-        gram += matrix.T @ matrix
+    run_watched(model.graph, {i: partial(note, products) for i, products in readers.items()}, model.batches, backend)
 
 
 def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: Array | None) -> QuantizedTensor:
@@ -307,11 +301,8 @@ def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: 
     )
 
 
-def _own_axis(product: Product, axis: int) -> Any:
+def _own_axis(product: Product, axis: int) -> QuantizationGranularity:
     """Return the granularity of a weight's matrix for one that names an axis of the weight itself."""
-    from ...ir.quantized import QuantizationGranularity
-    from ...ir.types import normal_axis
-
     place = normal_axis(axis, len(product.w_order), f"the weight {product.name!r}")
     columns = product.w_order[: len(product.columns)]
     if columns != (place,):

@@ -126,28 +126,18 @@ class QuantizationReport(NamedTuple):
         given = model.batches[0] if data is None and model.batches else data
         tensors, pictures = _tensors(quantization)
         before, after = (sum(a.nbytes for a in all_constants(g).values()) for g in (model.graph, quantization.graph))
+        report = cls(tensors, (), {}, before, after, None, None, pictures, quantization.graph, _left(quantization))
         if given is None:
             if labels is not None:
                 raise InputError("labels are given without data", 'write data={"x": X}', code="E343")
-            return cls(tensors, (), {}, before, after, None, None, pictures, quantization.graph, _left(quantization))
+            return report
         values = {k: v for k, v in given.items() if k in model.graph.inputs or k not in (params or {})}
         run = executor or Executor()
         layers, outputs = _compared(quantization, values, run)
         answers = [run.execute(g, values)[0] for g in (model.graph, quantization.graph)]
         accuracy = None if labels is None else (_accuracy(answers[0], labels), _accuracy(answers[1], labels))
         seconds = _timed(run, (model.graph, quantization.graph), values, clock)
-        return cls(
-            tensors,
-            layers,
-            outputs,
-            before,
-            after,
-            accuracy,
-            seconds,
-            pictures,
-            quantization.graph,
-            _left(quantization),
-        )
+        return report._replace(layers=layers, outputs=outputs, accuracy=accuracy, seconds=seconds)
 
     def __str__(self) -> str:
         parts = [table(WEIGHTS_HEAD, [t.cells() for t in self.tensors], right=set(range(4, 9)))]

@@ -40,23 +40,30 @@ def quantize_bodies(
         if not bodies(node.op):
             continue
         skipped = 1 if isinstance(node.op, Cond) else 0  # the truth value is no input of a body
-        held = [k for k in range(_first_capture(node.op), len(node.args)) if _is_constant(graph, node.args[k])]
+        held = {  # of the operands that every round reads alike, those that are constants
+            k: graph.constants[op.digest]
+            for k, a in enumerate(node.args)
+            if k >= _first_capture(node.op) and isinstance(op := graph.nodes[a].op, ops.Constant)
+        }
         new, inner = {}, []
         for field in body_fields(type(node.op)):
             body: EinsumGraph = getattr(node.op, field)
             labels = dict(enumerate(body.input_names, skipped))
-            given = {labels[k]: graph.constants[_digest(graph, node.args[k])] for k in held}
             types = {label: graph.type_of(node.args[k]) for k, label in labels.items()}
-            inside, own = with_params(body, given, types)
+            inside, own = with_params(body, {labels[k]: array for k, array in held.items()}, types)
             called = {labels[k]: names.get(node.args[k], labels[k]) for k in held}
             own = {n: called.get(name, name) for n, name in own.items()}
             inside, deeper = quantize_bodies(inside, own, choose)
             products = find_products(inside, own, constant_nodes(inside))
             chosen = choose(inside, products)
-            inner += deeper + [InnerWeight(p.name, *_became(chosen.get(p.node))) for p in products]
-            new[field] = lowered(
-                with_pairs(inside, {p.node: (p, chosen[p.node][1]) for p in products if p.node in chosen})
-            )
+            inner += deeper
+            pairs = {}
+            for p in products:
+                matrix, choice = chosen.get(p.node, (None, None))
+                inner.append(InnerWeight(p.name, matrix, None if choice is None else choice.tensor))
+                if choice is not None:
+                    pairs[p.node] = p, choice
+            new[field] = lowered(with_pairs(inside, pairs))
         found += inner
         if any(weight.tensor is not None for weight in inner):
             args = tuple(a for k, a in enumerate(node.args) if k not in held)
@@ -64,22 +71,8 @@ def quantize_bodies(
     return EinsumGraph(nodes, graph.outputs, graph.constants, graph.axis_names) if found else graph, found
 
 
-def _became(chosen: tuple[Array, Choice] | None) -> tuple[Array | None, QuantizedTensor | None]:
-    return (None, None) if chosen is None else (chosen[0], chosen[1].tensor)
-
-
 def _first_capture(op: Op) -> int:
     """Return where the operands that every round reads alike begin."""
     if isinstance(op, Scan):
         return op.carries + op.scanned
     return op.carries if isinstance(op, Fixpoint) else 1
-
-
-def _is_constant(graph: EinsumGraph, i: int) -> bool:
-    return isinstance(graph.nodes[i].op, ops.Constant)
-
-
-def _digest(graph: EinsumGraph, i: int) -> str:
-    op = graph.nodes[i].op
-    assert isinstance(op, ops.Constant)
-    return op.digest
