@@ -13,13 +13,12 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from .. import __version__
 from ..errors import BackendError, FormatError, InputError, TensorLogicError
 from .grpc_messages import CLASSES, SERVICE
 from .protocol import DATATYPES, GivenTensor, InferRequest, WantedOutput, malformed
 from .repository import ServedModel
 from .responses import binary_data, outputs_of
-from .routes import EXTENSIONS, allowed, loaded_with_parameters, statistics
+from .routes import allowed, loaded_with_parameters
 from .service import GRPC, Service, described, status_of
 
 CONTENTS = {  # the field that holds the elements of a datatype where they do not come as raw bytes
@@ -28,7 +27,8 @@ CONTENTS = {  # the field that holds the elements of a datatype where they do no
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
 TYPES = ["", *DATATYPES, "STRING"]  # of a model config, in the order of their numbers
-Method = Callable[[Any], Any]
+Fields = dict[str, Any]  # of a message
+Method = Callable[[Any], Any]  # from the message of a request to the fields of its response
 
 
 class GrpcServer:
@@ -39,12 +39,24 @@ class GrpcServer:
         self.tokens = [f"Bearer {token}".encode() for token in config.tokens]
         self._server: Any = None
         calls: dict[str, Method] = {
-            "ServerLive": self._server_live, "ServerReady": self._server_ready, "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata, "ModelMetadata": self._model_metadata, "ModelInfer": self._infer,
-            "ModelConfig": self._model_config, "ModelStatistics": self._statistics, "RepositoryIndex": self._index,
-            "RepositoryModelLoad": partial(self._change, "load"), "RepositoryModelUnload": partial(self._change, "unload"),
-        }  # fmt: skip
-        handlers = {name: _handler(name, partial(self._guarded, name, call)) for name, call in calls.items()}
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": not service.draining},
+            "ServerMetadata": lambda _: service.about(),
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": lambda request: service.statistics(request.name, request.version),
+            "ModelInfer": self._infer,
+            "RepositoryIndex": lambda request: {"models": service.repository.index(request.ready)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": lambda request: service.change("unload", request.model_name),
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._guarded, name, call), None, CLASSES[f"{name}Response"].SerializeToString
+            )
+            for name, call in calls.items()
+        }
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._stream, None, CLASSES["ModelStreamInferResponse"].SerializeToString
         )
@@ -86,7 +98,9 @@ class GrpcServer:
             if self.tokens and name not in ("ServerLive", "ServerReady"):
                 self._check_token(context)
             found = call(_message(name, data))
-            return await found if asyncio.iscoroutine(found) else found
+            if asyncio.iscoroutine(found):
+                found = await found
+            return CLASSES[f"{name}Response"](**(found or {}))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -102,51 +116,31 @@ class GrpcServer:
         status = getattr(grpc.StatusCode, GRPC.get(status_of(error), "INTERNAL"))
         await context.abort(status, body["error"], tuple(trailing))
 
-    def _server_live(self, request: Any) -> Any:
-        return CLASSES["ServerLiveResponse"](live=True)
-
-    def _server_ready(self, request: Any) -> Any:
-        return CLASSES["ServerReadyResponse"](ready=not self.service.draining)
-
-    def _model_ready(self, request: Any) -> Any:
+    def _model_ready(self, request: Any) -> Fields:
         try:
             self.service.repository.find(request.name, request.version)
         except TensorLogicError:
-            return CLASSES["ModelReadyResponse"](ready=False)
-        return CLASSES["ModelReadyResponse"](ready=True)
+            return {"ready": False}
+        return {"ready": True}
 
-    def _server_metadata(self, request: Any) -> Any:
-        return CLASSES["ServerMetadataResponse"](name=self.service.name, version=__version__, extensions=EXTENSIONS)
-
-    def _model_metadata(self, request: Any) -> Any:
-        repository = self.service.repository
-        model = repository.find(request.name, request.version)
-        found = model.metadata(list(repository.ready[model.name]))
+    def _model_metadata(self, request: Any) -> Fields:
+        found = self.service.metadata(request.name, request.version)
         for tensor in (*found["inputs"], *found["outputs"]):
             tensor.pop("parameters", None)
-        return CLASSES["ModelMetadataResponse"](**found)
+        return found
 
-    def _model_config(self, request: Any) -> Any:
+    def _model_config(self, request: Any) -> Fields:
         found = self.service.repository.find(request.name, request.version).config()
         for tensor in (*found["input"], *found["output"]):
             tensor["data_type"] = TYPES.index(tensor["data_type"].removeprefix("TYPE_"))
-        return CLASSES["ModelConfigResponse"](config=found)
+        return {"config": found}
 
-    def _statistics(self, request: Any) -> Any:
-        service = self.service
-        models = [service.repository.find(request.name, request.version)] if request.name else service.models()
-        return CLASSES["ModelStatisticsResponse"](model_stats=[statistics(service, model) for model in models])
-
-    def _index(self, request: Any) -> Any:
-        return CLASSES["RepositoryIndexResponse"](models=self.service.repository.index(request.ready))
-
-    async def _change(self, what: str, request: Any) -> Any:
-        if what == "load" and request.parameters:
+    async def _load(self, request: Any) -> None:
+        if request.parameters:
             raise loaded_with_parameters(request.model_name)
-        await self.service.change(what, request.model_name)
-        return CLASSES["RepositoryModelLoadResponse" if what == "load" else "RepositoryModelUnloadResponse"]()
+        await self.service.change("load", request.model_name)
 
-    async def _infer(self, request: Any) -> Any:
+    async def _infer(self, request: Any) -> Fields:
         started, service = perf_counter(), self.service
         told = request_of(request)
         loop = asyncio.get_running_loop()
@@ -175,7 +169,7 @@ class GrpcServer:
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Answer the requests of a stream in order; one that fails says so and the next is answered."""
-        made = CLASSES["ModelStreamInferResponse"]
+        response = CLASSES["ModelStreamInferResponse"]
         if self.tokens:
             try:
                 self._check_token(context)
@@ -186,14 +180,9 @@ class GrpcServer:
             try:
                 request = _message("ModelInfer", data)
                 id = request.id
-                yield made(infer_response=await self._infer(request))
+                yield response(infer_response=await self._infer(request))
             except Exception as error:
-                answer = CLASSES["ModelInferResponse"](id=id)
-                yield made(error_message=described(error)["error"], infer_response=answer)
-
-
-def _handler(name: str, call: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(call, None, CLASSES[f"{name}Response"].SerializeToString)
+                yield response(error_message=described(error)["error"], infer_response={"id": id})
 
 
 def _message(name: str, data: bytes) -> Any:
@@ -205,11 +194,8 @@ def _message(name: str, data: bytes) -> Any:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: getattr(p, p.WhichOneof("parameter_choice"))
-        for name, p in given.items()
-        if p.WhichOneof("parameter_choice")
-    }
+    choices = {name: (p, p.WhichOneof("parameter_choice")) for name, p in given.items()}
+    return {name: getattr(p, choice) for name, (p, choice) in choices.items() if choice}
 
 
 def request_of(request: Any) -> InferRequest:
@@ -226,10 +212,7 @@ def request_of(request: Any) -> InferRequest:
     for n, each in enumerate(request.inputs):
         if "shared_memory_region" in each.parameters:
             raise malformed("shared memory is not served", "send the data in the message")
-        if raw:
-            data: Any = memoryview(raw[n])
-        else:
-            data = _elements(each)
+        data: Any = memoryview(raw[n]) if raw else _elements(each)
         inputs.append(GivenTensor(each.name, tuple(each.shape), each.datatype, data))
     outputs = []
     for output in request.outputs:
@@ -245,22 +228,19 @@ def _elements(tensor: Any) -> list[Any]:
     if field is None:
         raise InputError(f"input {tensor.name!r} of {tensor.datatype[:40]!r} goes as raw contents", code="E474")
     try:
-        return (
-            [x.decode() for x in tensor.contents.bytes_contents]
-            if tensor.datatype == "BYTES"
-            else list(getattr(tensor.contents, field))
-        )
+        elements = list(getattr(tensor.contents, field))
+        return [x.decode() for x in elements] if tensor.datatype == "BYTES" else elements
     except UnicodeDecodeError:
         raise malformed(f"input {tensor.name!r} holds bytes that are no UTF-8") from None
 
 
-def response_of(model: ServedModel, told: InferRequest, outputs: Any) -> Any:
-    """Return the message that answers a request; tensors go as raw bytes."""
+def response_of(model: ServedModel, told: InferRequest, outputs: Any) -> Fields:
+    """Return the fields of the message that answers a request; tensors go as raw bytes."""
     tensors = outputs_of(told, outputs, model.outputs, binary=True)
-    return CLASSES["ModelInferResponse"](
-        model_name=model.name,
-        model_version=model.version,
-        id=told.id,
-        outputs=[{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors],
-        raw_output_contents=[bytes(binary_data(t)) for t in tensors],
-    )
+    return {
+        "model_name": model.name,
+        "model_version": model.version,
+        "id": told.id,
+        "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors],
+        "raw_output_contents": [bytes(binary_data(t)) for t in tensors],
+    }

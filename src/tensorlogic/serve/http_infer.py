@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import FormatError, TensorLogicError
 from ..events import watchers
 from .http import Connection
-from .http_messages import Reply, Request, error_reply
+from .http_messages import KnownHead, Reply, Request, error_reply
 from .protocol import InferRequest, parse_request
 from .repository import ServedModel
 from .responses import encode_response, outputs_of
@@ -32,7 +32,7 @@ class HttpInfer:
     def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request
         self.name, self.version = name, version
-        given_id, self.trace, _, _ = _facts(request)
+        given_id, self.trace, _, _ = _facts(request.head)
         self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
 
     def start(self) -> None:
@@ -40,13 +40,11 @@ class HttpInfer:
         body, service = self.request.body, self.routes.service
         service.metrics.in_flight += 1
         try:
-            _, _, json_length, wrong = _facts(self.request)
+            _, _, json_length, wrong = _facts(self.request.head)
             if wrong is not None:
                 raise wrong.renamed(wrong.diagnostic.message)
             if (len(body) if json_length is None else json_length) > LARGE:
-                service.when_done(
-                    service.threads.submit(parse_request, body, json_length, service.limits), self._parsed
-                )
+                service.on_thread(partial(parse_request, body, json_length, service.limits), self._begin, self._fail)
             else:
                 self._begin(parse_request(body, json_length, service.limits))
         except Exception as error:
@@ -64,15 +62,6 @@ class HttpInfer:
                 templates.clear()
             templates[request.head] = template
 
-    def _parsed(self, future: Any) -> None:
-        error = future.exception()
-        try:
-            if error is not None:
-                raise error
-            self._begin(future.result())
-        except Exception as wrong:
-            self._fail(wrong)
-
     def _begin(self, told: InferRequest) -> None:
         service, request = self.routes.service, self.request
         self.told = told
@@ -87,27 +76,19 @@ class HttpInfer:
             self._fail(outputs, model)
             return
         assert model is not None
-        service = self.routes.service
-        told = self.told
         try:
-            tensors = outputs_of(told, outputs, model.outputs)
-            id = told.id
+            tensors = outputs_of(self.told, outputs, model.outputs)
+            args = model.head, self.told.id, tensors
             if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
-                work = service.threads.submit(encode_response, model.head, id, tensors)
-                service.when_done(work, partial(self._encoded, model))
+                reply, fail = partial(self._reply, model), partial(self._fail, model=model)
+                self.routes.service.on_thread(partial(encode_response, *args), reply, fail)
             else:
-                self._reply(model, *encode_response(model.head, id, tensors))
+                self._reply(model, encode_response(*args))
         except Exception as error:
             self._fail(error, model)
 
-    def _encoded(self, model: ServedModel, future: Any) -> None:
-        error = future.exception()
-        if error is not None:
-            self._fail(error, model)
-        else:
-            self._reply(model, *future.result())
-
-    def _reply(self, model: ServedModel, parts: list[Any], json_length: int | None) -> None:
+    def _reply(self, model: ServedModel, response: tuple[list[Any], int | None]) -> None:
+        parts, json_length = response
         headers, kind = b"", b"application/json"
         if json_length is not None:
             kind, headers = b"application/octet-stream", b"Inference-Header-Content-Length: %d\r\n" % json_length
@@ -134,12 +115,7 @@ class HttpInfer:
             start = end - int((perf_counter() - request.started) * 1e9)
             name = f"request {self.request_id.decode()} model={self.name} trace={self.trace or '-'} {reply.status}"
             for hook in hooks:
-                hook.on_span(name, start, end, id_of(self.connection))
-
-
-def id_of(connection: Connection) -> int:
-    """Return the number of the track that the spans of a connection stand on in a trace."""
-    return id(connection) & 0x7FFF_FFFF
+                hook.on_span(name, start, end, id(self.connection) & 0x7FFF_FFFF)  # a track for each connection
 
 
 class Facts(NamedTuple):
@@ -151,19 +127,18 @@ class Facts(NamedTuple):
     error: TensorLogicError | None
 
 
-def _facts(request: Request) -> Facts:
+def _facts(head: KnownHead) -> Facts:
     """Return what the headers of a request to infer say; requests with the same head share it."""
-    head = request.head
     if head.infer_facts is None:
         head.infer_facts = _read_facts(head.headers)
-    found: Facts = head.infer_facts
-    return found
+    return head.infer_facts  # type: ignore[no-any-return]
 
 
 def _read_facts(headers: dict[bytes, bytes]) -> Facts:
     given, kind = headers.get(b"x-request-id", b""), headers.get(b"content-type")
     length = headers.get(b"inference-header-content-length")
-    id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
+    parent = TRACEPARENT.fullmatch(headers.get(b"traceparent", b""))  # of W3C; the trace that the request belongs to
+    id, trace = given if ID.fullmatch(given) else b"", "" if parent is None else parent[1].decode()
     if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
         return Facts(id, trace, None, wrong_kind(kind))
     if length is not None and (not length.isdigit() or len(length) > 18):
@@ -177,9 +152,3 @@ def wrong_kind(kind: bytes) -> FormatError:
     return FormatError(
         f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485"
     )
-
-
-def _trace_id(header: bytes | None) -> str:
-    """Return the trace that a request belongs to, by its W3C ``traceparent``; empty where there is none that can be read."""
-    found = TRACEPARENT.fullmatch(header) if header is not None else None
-    return found[1].decode() if found is not None else ""

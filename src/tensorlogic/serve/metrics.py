@@ -23,8 +23,6 @@ ABOUT = {
     "process_resident_memory_bytes": ("gauge", "Memory of the process."),
 }
 
-Key = tuple[str, str]  # the name of a metric and its labels, as Prometheus writes them
-
 
 class Histogram:
     """How many values fell between each two bounds, and their sum."""
@@ -34,10 +32,14 @@ class Histogram:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
-    def observe(self, value: float) -> None:
-        """Add a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Add a value, once or several times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def plain(self) -> list[Any]:
+        """Return bounds, counts and sum."""
+        return [list(self.bounds), list(self.counts), self.total]
 
 
 class ModelMetrics:
@@ -115,36 +117,25 @@ class Metrics:
     def snapshot(self, models: Iterable[Any]) -> dict[str, Any]:
         """Return everything as plain data: numbers by metric and labels, and histograms as bounds, counts and sums."""
         numbers: dict[str, dict[str, float]] = {name: {} for name, (kind, _) in ABOUT.items() if kind != "histogram"}
-        histograms: dict[str, dict[str, list[Any]]] = {
-            name: {} for name, (kind, _) in ABOUT.items() if kind == "histogram"
-        }
+        histograms: dict[str, dict[str, Any]] = {name: {} for name, (kind, _) in ABOUT.items() if kind == "histogram"}
         for each in self.models.values():
             for (protocol, code), count in each.codes.items():
                 key = f"{each.labels},{labels(protocol=protocol, code=code)}"
                 numbers["tensorlogic_requests_total"][key] = count
-            histograms["tensorlogic_request_seconds"][each.labels] = _plain(each.seconds)
+            histograms["tensorlogic_request_seconds"][each.labels] = each.seconds.plain()
         for model in models:
             key, stats = labels(model=model.name, version=model.version), model.batcher.stats()
             numbers["tensorlogic_queue_depth"][key] = stats.waiting
             numbers["tensorlogic_model_ready"][key] = 1
-            histograms["tensorlogic_batch_size"][key] = _plain(_sizes(stats.batch_sizes))
+            sizes = Histogram(SIZES)
+            for size, count in stats.batch_sizes.items():
+                sizes.observe(size, count)
+            histograms["tensorlogic_batch_size"][key] = sizes.plain()
         numbers["tensorlogic_refusals_total"] = {labels(reason=code): n for code, n in self.refusals.items()}
         numbers["tensorlogic_connections"][""] = self.connections
         numbers["tensorlogic_in_flight"][""] = self.in_flight
         numbers["process_resident_memory_bytes"][""] = resident_bytes()
         return {"numbers": numbers, "histograms": histograms}
-
-
-def _sizes(counts: Mapping[int, int]) -> Histogram:
-    found = Histogram(SIZES)
-    for size, count in counts.items():
-        found.counts[bisect_left(SIZES, size)] += count
-        found.total += size * count
-    return found
-
-
-def _plain(histogram: Histogram) -> list[Any]:
-    return [list(histogram.bounds), list(histogram.counts), histogram.total]
 
 
 def resident_bytes() -> int:
@@ -172,11 +163,8 @@ def added(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for metric, found in each["histograms"].items():
             target = histograms.setdefault(metric, {})
             for key, (bounds, counts, total) in found.items():
-                before = target.get(key)
-                if before is None:
-                    target[key] = [bounds, list(counts), total]
-                else:
-                    target[key] = [bounds, [a + b for a, b in zip(before[1], counts, strict=True)], before[2] + total]
+                _, before, sum_before = target.get(key, (bounds, [0] * len(counts), 0.0))
+                target[key] = [bounds, [a + b for a, b in zip(before, counts, strict=True)], sum_before + total]
     return {"numbers": numbers, "histograms": histograms}
 
 
@@ -194,22 +182,3 @@ def prometheus(snapshot: Mapping[str, Any]) -> str:
                 lines.append(f'{metric}_bucket{{{key},le="{bound}"}} {count}')
             lines += [f"{metric}_sum{{{key}}} {total}", f"{metric}_count{{{key}}} {count}"]
     return "\n".join(lines) + "\n"
-
-
-def quantile(bounds: list[float], counts: list[int], share: float) -> float | None:
-    """Return about how large the value is that a share of all values lie below; None without values.
-
-    >>> quantile([1, 2, 4], [0, 10, 0, 0], 0.5)
-    1.5
-    """
-    total = sum(counts)
-    if not total:
-        return None
-    wanted, below = share * total, 0
-    for n, count in enumerate(counts):
-        if count and below + count >= wanted:
-            low = bounds[n - 1] if n else 0.0
-            high = bounds[n] if n < len(bounds) else bounds[-1]
-            return low + (high - low) * (wanted - below) / count
-        below += count
-    return bounds[-1]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import itertools
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -23,14 +24,13 @@ from .http_infer import KINDS, HttpInfer, wrong_kind
 from .http_messages import KnownHead, Reply, Request, error_reply, json_reply
 from .metrics import prometheus
 from .protocol import malformed
-from .repository import ServedModel
 from .service import LARGE, Service
 from .templates import Template, TemplateRequest
 
-EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
 CACHED = 1024  # paths of requests to infer that are looked up at once
-Handler = Callable[["Routes", Request, Mapping[str, str]], "Reply | Awaitable[Reply]"]
+# returns a reply, or a value that becomes JSON, or something to wait for that does
+Handler = Callable[[Service, Request, Mapping[str, str]], Any]
 
 
 class Route(NamedTuple):
@@ -38,7 +38,7 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    handler: Handler
+    handler: Handler | None  # None: HttpInfer answers
     about: str
     body: str = ""  # the schema of the request
     answer: str = ""  # and of a good answer; "" is no JSON
@@ -96,12 +96,12 @@ class Routes:
                 allow.append(route.method)
                 continue
             values = {name: unquote(text) for name, text in found.groupdict().items()}
-            if route.handler is infer:
+            if route.handler is None:
                 if len(self.infers) < CACHED and values["name"] in self.service.repository.ready:
                     self.infers[request.url] = values["name"], values.get("version", "")
                 HttpInfer(self, connection, request, values["name"], values.get("version", "")).start()
                 return
-            self._send(connection, request, partial(route.handler, self, request, values))
+            self._send(connection, request, partial(route.handler, self.service, request, values))
             return
         if allow:
             error: TensorLogicError = InputError(f"{path[:200]} takes {' and '.join(allow)}", code="E484")
@@ -123,22 +123,22 @@ class Routes:
         answer.done(template.model, outcome)
 
     def _send(self, connection: Connection, request: Request, handler: Callable[[], Any]) -> None:
+        def answer(found: Any) -> None:
+            self.finish(connection, request, found if isinstance(found, Reply) else json_reply(found))
+
+        def done(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            answer(task.result() if error is None else error_reply(error))
+
         try:
             found = handler()
         except TensorLogicError as error:
             found = error_reply(error)
-        if isinstance(found, Reply):
-            self.finish(connection, request, found)
-            return
-        loop = self.service.loop
-        assert loop is not None
-        task = loop.create_task(found)
-
-        def done(task: Any) -> None:
-            error = None if task.cancelled() else task.exception()
-            self.finish(connection, request, task.result() if error is None else error_reply(error))
-
-        task.add_done_callback(done)
+        if asyncio.iscoroutine(found):
+            assert self.service.loop is not None
+            self.service.loop.create_task(found).add_done_callback(done)
+        else:
+            answer(found)
 
     def finish(self, connection: Connection, request: Request, reply: Reply, model: str = "") -> None:
         """Send a reply and write it to the log."""
@@ -161,76 +161,35 @@ def allowed(given: bytes, tokens: Sequence[bytes]) -> bool:
 # the table
 
 
-def infer(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    """Stands in the table for the requests that :class:`HttpInfer` answers before they come here."""
-    raise AssertionError("HttpInfer answers these")
-
-
-def _live(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    return json_reply({"live": True})
-
-
-def _ready(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    if routes.service.draining:
+def _ready(service: Service, *_: Any) -> Any:
+    if service.draining:
         raise TensorLogicError("the server is going down", "ask another one", code="E487")
-    return json_reply({"ready": True})
+    return {"ready": True}
 
 
-def _server(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    return json_reply({"name": routes.service.name, "version": __version__, "extensions": EXTENSIONS})
+def _model(values: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name and the version of the model in a path; one that is not there is empty."""
+    return values.get("name", ""), values.get("version", "")
 
 
-def _metadata(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    repository = routes.service.repository
-    model = repository.find(values["name"], values.get("version", ""))
-    return json_reply(model.metadata(list(repository.ready[model.name])))
+def _metadata(service: Service, _: Any, values: Mapping[str, str]) -> Any:
+    return service.metadata(*_model(values))
 
 
-def _model_ready(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    model = routes.service.repository.find(values["name"], values.get("version", ""))
-    return json_reply({"name": model.name, "ready": True})
+def _model_ready(service: Service, _: Any, values: Mapping[str, str]) -> Any:
+    return {"name": service.repository.find(*_model(values)).name, "ready": True}
 
 
-def _config(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    return json_reply(routes.service.repository.find(values["name"], values.get("version", "")).config())
+def _config(service: Service, _: Any, values: Mapping[str, str]) -> Any:
+    return service.repository.find(*_model(values)).config()
 
 
-def _stats(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    service = routes.service
-    models = (
-        [service.repository.find(values["name"], values.get("version", ""))] if "name" in values else service.models()
-    )
-    return json_reply({"model_stats": [statistics(service, model) for model in models]})
+def _statistics(service: Service, _: Any, values: Mapping[str, str]) -> Any:
+    return service.statistics(*_model(values))
 
 
-def statistics(service: Service, model: ServedModel) -> dict[str, Any]:
-    """Return what was counted for a model, in the fields that Triton's clients read."""
-    found = service.metrics.model(model.name, model.version)
-    good = sum(count for (_, code), count in found.codes.items() if code == "ok")
-    bad = sum(found.codes.values()) - good
-    stats = model.batcher.stats()
-    sizes, whole = stats.batch_sizes, int(found.seconds.total * 1e9)
-    queue = min(whole, int(stats.avg_queue_time * stats.completed * 1e9))
-    return {
-        "name": model.name,
-        "version": model.version,
-        "inference_count": good,
-        "execution_count": sum(sizes.values()),
-        "inference_stats": {
-            "success": {"count": good, "ns": whole},
-            "fail": {"count": bad, "ns": 0},
-            "queue": {"count": good, "ns": queue},
-            "compute_input": {"count": good, "ns": 0},
-            "compute_infer": {"count": good, "ns": whole - queue},
-            "compute_output": {"count": good, "ns": 0},
-        },
-        "batch_stats": [{"batch_size": size} for size in sorted(sizes)],
-    }
-
-
-def _index(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    told = _json_body(request)
-    return json_reply(routes.service.repository.index(told.get("ready") is True))
+def _index(service: Service, request: Request, _: Any) -> Any:
+    return service.repository.index(_json_body(request).get("ready") is True)
 
 
 def loaded_with_parameters(name: str) -> TensorLogicError:
@@ -238,18 +197,17 @@ def loaded_with_parameters(name: str) -> TensorLogicError:
     return malformed(f"failed to load {name[:100]!r}: a model is loaded as its folder says, without parameters")
 
 
-async def _load(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    told = _json_body(request)
-    if told.get("parameters"):
+async def _load(service: Service, request: Request, values: Mapping[str, str]) -> Any:
+    if _json_body(request).get("parameters"):
         raise loaded_with_parameters(values["name"])
-    await routes.service.change("load", values["name"])
-    return json_reply({})
+    await service.change("load", values["name"])
+    return {}
 
 
-async def _unload(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
+async def _unload(service: Service, request: Request, values: Mapping[str, str]) -> Any:
     _json_body(request)
-    await routes.service.change("unload", values["name"])
-    return json_reply({})
+    await service.change("unload", values["name"])
+    return {}
 
 
 def _json_body(request: Request) -> dict[str, Any]:
@@ -266,41 +224,40 @@ def _json_body(request: Request) -> dict[str, Any]:
         raise malformed(f"the body is no JSON object: {error}") from None
 
 
-async def _metrics(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    text = prometheus(await routes.service.all_snapshots())
+async def _metrics(service: Service, *_: Any) -> Reply:
+    text = prometheus(await service.all_snapshots())
     return Reply(200, [text.encode()], b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _status(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    service = routes.service
+async def _status(service: Service, *_: Any) -> Any:
     versions = {name: list(models) for name, models in service.repository.ready.items()}
     models = [{**m.metadata(versions[m.name]), "version": m.version} for m in service.models()]
     seconds = perf_counter() - service.started
     found = {"server": service.name, "version": __version__, "seconds": seconds, "draining": service.draining}
-    return json_reply({**found, "models": models, "index": service.repository.index(), **await service.all_snapshots()})
+    return {**found, "models": models, "index": service.repository.index(), **await service.all_snapshots()}
 
 
-def _page(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
+def _page(*_: Any) -> Reply:
     return Reply(200, [status_page.PAGE], b"text/html; charset=utf-8", status_page.HEADERS)
 
 
-def _openapi(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
+def _openapi(*_: Any) -> Any:
     from .openapi import description
 
-    return json_reply(description(ROUTES))
+    return description(ROUTES)
 
 
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 ROUTES = [
-    Route("GET", "/v2/health/live", _live, "Whether the server answers at all.", answer="Live", public=True),
+    Route("GET", "/v2/health/live", lambda *_: {"live": True}, "Whether the server answers at all.", answer="Live", public=True),
     Route("GET", "/v2/health/ready", _ready, "Whether the server takes requests; not while it goes down.", answer="Ready", public=True),
-    Route("GET", "/v2", _server, "The name, version and extensions of the server.", answer="ServerMetadata"),
-    *(Route("POST", f"{path}/infer", infer, "Run the model on inputs.", "InferRequest", "InferResponse") for path in (MODEL, VERSION)),
+    Route("GET", "/v2", lambda service, *_: service.about(), "The name, version and extensions of the server.", answer="ServerMetadata"),
+    *(Route("POST", f"{path}/infer", None, "Run the model on inputs.", "InferRequest", "InferResponse") for path in (MODEL, VERSION)),
     *(Route("GET", path, _metadata, "The inputs and outputs of the model.", answer="ModelMetadata") for path in (MODEL, VERSION)),
     *(Route("GET", f"{path}/ready", _model_ready, "Whether the model is served.", answer="ModelReady") for path in (MODEL, VERSION)),
     *(Route("GET", f"{path}/config", _config, "How the model is configured.", answer="ModelConfig") for path in (MODEL, VERSION)),
-    *(Route("GET", f"{path}/stats", _stats, "What was counted for the model.", answer="Statistics") for path in (MODEL, VERSION)),
-    Route("GET", "/v2/models/stats", _stats, "What was counted for all models.", answer="Statistics"),
+    *(Route("GET", f"{path}/stats", _statistics, "What was counted for the model.", answer="Statistics") for path in (MODEL, VERSION)),
+    Route("GET", "/v2/models/stats", _statistics, "What was counted for all models.", answer="Statistics"),
     Route("POST", "/v2/repository/index", _index, "Every model and version, and whether it is served.", "IndexRequest", "Index"),
     Route("POST", "/v2/repository/models/{name}/load", _load, "Load a model, or load it anew.", "LoadRequest", "Empty"),
     Route("POST", "/v2/repository/models/{name}/unload", _unload, "Stop serving a model.", "LoadRequest", "Empty"),

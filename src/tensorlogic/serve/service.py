@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from .. import __version__
 from ..errors import CancelledError, DeadlineError, GraphError, InputError, TensorLogicError
 from .batch_queue import Priority
 from .limits import Limits
@@ -29,6 +29,7 @@ GRPC = {  # the status of gRPC for one of HTTP
     415: "INVALID_ARGUMENT", 422: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "INTERNAL",
     503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
+EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 PRIORITIES = (Priority.CRITICAL, Priority.HIGH, Priority.NORMAL, Priority.LOW)  # as Triton's clients count them, from 1
 
 
@@ -77,8 +78,6 @@ class Service:
         self.threads = ThreadPoolExecutor(2, "tensorlogic-plan")  # for planning and for large bodies
         self.loads = ThreadPoolExecutor(1, "tensorlogic-load")
         self.peers: Any = None  # how to reach the other worker processes, where there are some
-        self._answers: deque[tuple[Callable[..., None], Any]] = deque()
-        self._awake = False
 
     def infer(
         self, name: str, version: str, request: InferRequest, seconds: float | None, done: Done
@@ -101,60 +100,54 @@ class Service:
         timeout = None if seconds is None and limit == self.limits.seconds else limit
         if model.static or model.is_admitted(inputs):
             return self._submit(model, inputs, priority, timeout, done)
-        pending = _Pending()
+        cancelled, cancel_run = False, None
 
-        def admitted(found: Future[None]) -> None:
-            error = found.exception()
-            if error is not None or pending.cancelled:
-                done(model, error)
-                return
-            try:
-                pending.cancel_run = self._submit(model, inputs, priority, timeout, done)
-            except TensorLogicError as refused:
-                done(model, refused)
+        def admitted(_: None) -> None:
+            nonlocal cancel_run
+            if cancelled:
+                raise _cancelled()
+            cancel_run = self._submit(model, inputs, priority, timeout, done)
 
-        self.when_done(self.threads.submit(model.admit, inputs), admitted)
-        return pending.cancel
+        def cancel() -> None:
+            nonlocal cancelled
+            cancelled = True
+            if cancel_run is not None:
+                cancel_run()
+
+        self.on_thread(partial(model.admit, inputs), admitted, partial(done, model))
+        return cancel
 
     def _submit(
         self, model: ServedModel, inputs: dict[str, Array], priority: Priority, timeout: float | None, done: Done
     ) -> Callable[[], object]:
-        def cancel() -> None:
-            if model.batcher.cancel(request):
-                done(model, CancelledError("the request was cancelled", code="E980"))
-
+        request = model.batcher.request(inputs, priority, timeout)
+        request.tell = partial(done, model)
         try:
-            request = model.batcher.request(inputs, priority, timeout)
-            request.tell = partial(done, model)
             model.batcher.enter(request, self.loop)
         except InputError as error:
-            if error.diagnostic.code != "E457":
+            if error.diagnostic.code != "E457" or (latest := self.repository.find(model.name, model.version)) is model:
                 raise
-            model = self.repository.find(model.name, model.version)  # it was loaded anew since it was found
-            request = model.batcher.request(inputs, priority, timeout)
-            request.tell = partial(done, model)
-            model.batcher.enter(request, self.loop)
+            return self._submit(latest, inputs, priority, timeout, done)  # it was loaded anew since it was found
+
+        def cancel() -> None:
+            if model.batcher.cancel(request):
+                done(model, _cancelled())
+
         return cancel
 
-    def _answered(self, deliver: Callable[[Any], None], future: Any) -> None:
-        """Hand an answer over to the event loop, from any thread; many that come together wake it once."""
-        self._answers.append((deliver, future))
-        if not self._awake:
-            self._awake = True
-            loop = self.loop
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._deliver)
+    def on_thread(
+        self, work: Callable[[], Any], then: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do some work on a thread; then go on with its result on the event loop, or with what went wrong in either."""
 
-    def _deliver(self) -> None:
-        self._awake = False
-        answers = self._answers
-        while answers:
-            deliver, future = answers.popleft()
-            deliver(future)
+        def go_on(future: asyncio.Future[Any]) -> None:
+            try:
+                then(future.result())
+            except Exception as error:
+                failed(error)
 
-    def when_done(self, future: Future[Any], deliver: Callable[[Any], None]) -> None:
-        """Call a function on the event loop with a future of another thread, once it is done."""
-        future.add_done_callback(partial(self._answered, deliver))
+        assert self.loop is not None
+        self.loop.run_in_executor(self.threads, work).add_done_callback(go_on)
 
     async def change(self, what: str, name: str) -> None:
         """Load or unload a model, here and in the other worker processes."""
@@ -184,6 +177,43 @@ class Service:
         """Return every version that is served."""
         return [model for versions in self.repository.ready.values() for model in versions.values()]
 
+    def about(self) -> dict[str, Any]:
+        """Return what the server says of itself."""
+        return {"name": self.name, "version": __version__, "extensions": EXTENSIONS}
+
+    def metadata(self, name: str, version: str) -> dict[str, Any]:
+        """Return what a model says of itself."""
+        model = self.repository.find(name, version)
+        return model.metadata(list(self.repository.ready[model.name]))
+
+    def statistics(self, name: str, version: str) -> dict[str, Any]:
+        """Return what was counted for a model, or for all where none is named, in the fields that Triton's clients read."""
+        models = [self.repository.find(name, version)] if name else self.models()
+        return {"model_stats": [self._counted(model) for model in models]}
+
+    def _counted(self, model: ServedModel) -> dict[str, Any]:
+        found = self.metrics.model(model.name, model.version)
+        good = sum(count for (_, code), count in found.codes.items() if code == "ok")
+        bad = sum(found.codes.values()) - good
+        stats = model.batcher.stats()
+        sizes, whole = stats.batch_sizes, int(found.seconds.total * 1e9)
+        queue = min(whole, int(stats.avg_queue_time * stats.completed * 1e9))
+        return {
+            "name": model.name,
+            "version": model.version,
+            "inference_count": good,
+            "execution_count": sum(sizes.values()),
+            "inference_stats": {
+                "success": {"count": good, "ns": whole},
+                "fail": {"count": bad, "ns": 0},
+                "queue": {"count": good, "ns": queue},
+                "compute_input": {"count": good, "ns": 0},
+                "compute_infer": {"count": good, "ns": whole - queue},
+                "compute_output": {"count": good, "ns": 0},
+            },
+            "batch_stats": [{"batch_size": size} for size in sorted(sizes)],
+        }
+
     def close(self) -> None:
         """End the threads, and the models once their requests are answered."""
         self.repository.close()
@@ -191,17 +221,8 @@ class Service:
         self.loads.shutdown()
 
 
-class _Pending:
-    """A request whose shapes are being planned; it can be cancelled before and after it is handed over."""
-
-    def __init__(self) -> None:
-        self.cancelled = False
-        self.cancel_run: Callable[[], object] | None = None
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.cancel_run is not None:
-            self.cancel_run()
+def _cancelled() -> CancelledError:
+    return CancelledError("the request was cancelled", code="E980")
 
 
 def _told(request: InferRequest, priority: Priority, timeout: float) -> tuple[Priority, float]:
