@@ -38,7 +38,10 @@ class AccessLog:
 
     def event(self, event: str, **facts: Any) -> None:
         """Write that something happened."""
-        self._put({"time": self.clock(), "event": event, **facts})
+        try:
+            self._lines.put_nowait({"time": self.clock(), "event": event, **facts})
+        except queue.Full:
+            self.dropped += 1
 
     def request(self, request: Request, reply: Reply, model: str, seconds: float) -> None:
         """Write one request."""
@@ -60,12 +63,6 @@ class AccessLog:
         """Write what failed on the server's side, with the place in the code."""
         where = "".join(traceback.format_exception(error, limit=-5))
         self.event("failure", error=str(error)[:500], kind=type(error).__name__, where=where, trace=trace)
-
-    def _put(self, line: dict[str, Any]) -> None:
-        try:
-            self._lines.put_nowait(line)
-        except queue.Full:
-            self.dropped += 1
 
     def _write(self) -> None:
         encode = msgspec.json.Encoder().encode

@@ -100,8 +100,10 @@ def run_cascade(
         done.append(CascadeStage(model.label, len(left), int(sure.sum()), took, model.cost))
         left = left[~sure]
     assert answer is not None
-    report = CascadeReport(tuple(done), decided_by, _time_saving(models, stages[-1], done, count))
-    return Outputs((name,), (answer,)), report
+    # the last model for all rows, each as fast as it ever was in a cascade
+    whole = count * models.usage[stages[-1].name, stages[-1].version].row_seconds
+    saving = 1.0 - sum(stage.seconds for stage in done) / whole if 0 < whole < inf else None
+    return Outputs((name,), (answer,)), CascadeReport(tuple(done), decided_by, saving)
 
 
 def row_inputs(graph: EinsumGraph, output: str) -> list[str]:
@@ -127,9 +129,3 @@ def _rows_of(
         rows = np.concatenate([left, np.repeat(left[-1:], rounded(own) - own)])  # type: ignore[assignment]
     outputs = models.run(model, {key: value[rows] if key in cut else value for key, value in inputs.items()})
     return np.asarray(outputs[0 if output is None else output])[:own]
-
-
-def _time_saving(models: Models, last: Model, done: Sequence[CascadeStage], count: int) -> float | None:
-    """Return the share of time that is saved over the last model for all rows, each as fast as it ever was in a cascade."""
-    each = models.usage[last.name, last.version].row_seconds
-    return None if each == inf or not count * each else 1.0 - sum(stage.seconds for stage in done) / (count * each)

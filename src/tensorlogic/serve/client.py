@@ -40,23 +40,23 @@ class _Answer(NamedTuple):
     body: bytes
 
 
-class _Wire(NamedTuple):
-    """A request as bytes."""
+class _Question(NamedTuple):
+    """A request to a server."""
 
-    method: str
     path: str
-    body: bytes
-    headers: dict[str, str]
+    method: str = "GET"
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
 
 
-def infer_wire(
+def infer_question(
     model: str,
     inputs: Mapping[str, Any],
     outputs: Sequence[str] | None,
     version: str,
     parameters: Mapping[str, Any],
     names: bool | None,
-) -> _Wire:
+) -> _Question:
     """Return a request to infer; arrays go in binary form, sequences of names as JSON."""
     described: list[dict[str, Any]] = []
     buffers: list[bytes] = []
@@ -74,25 +74,16 @@ def infer_wire(
                 code="E474",
             )
         data = np.ascontiguousarray(array, NUMPY[datatype]).tobytes()
-        described.append(
-            {
-                "name": name,
-                "datatype": datatype,
-                "shape": list(array.shape),
-                "parameters": {"binary_data_size": len(data)},
-            }
-        )
+        tensor = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+        described.append({**tensor, "parameters": {"binary_data_size": len(data)}})
         buffers.append(data)
     body: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True, **parameters}}
     if outputs is not None:
         extra = {} if names is None else {"names": names}
         body["outputs"] = [{"name": name, "parameters": {"binary_data": True, **extra}} for name in outputs]
     text = json.dumps(body, allow_nan=False).encode()
-    path = (
-        f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "") + "/infer"
-    )
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(text))}
-    return _Wire("POST", path, b"".join((text, *buffers)), headers)
+    return _Question(f"{_model_path(model, version)}/infer", "POST", b"".join((text, *buffers)), headers)
 
 
 def outputs_from(answer: _Answer) -> Outputs:
@@ -139,18 +130,18 @@ def _problem(answer: _Answer) -> ServerError:
     )
 
 
-def _pause_or_raise(answer: _Answer | None, wrong: ServerError | None, tries: Iterator[float]) -> float:
+def _pause_or_raise(outcome: _Answer | ServerError, tries: Iterator[float]) -> float:
     """Return how long to wait before the next try: what the server says, else the client's own pause; raise where it is no use."""
     own = next(tries, None)
-    if answer is None:
-        if own is None and wrong is not None:
-            raise wrong
-        return own or 0.0
-    if own is None or answer.status not in AGAIN:
-        raise _problem(answer)
+    if isinstance(outcome, ServerError):  # it was not reached
+        if own is None:
+            raise outcome
+        return own
+    if own is None or outcome.status not in AGAIN:
+        raise _problem(outcome)
     try:
-        found = json.loads(answer.body).get("retry_after")
-        return min(LONGEST, float(answer.headers["retry-after"] if found is None else found))
+        found = json.loads(outcome.body).get("retry_after")
+        return min(LONGEST, float(outcome.headers["retry-after"] if found is None else found))
     except (ValueError, KeyError, TypeError, AttributeError):
         return own
 
@@ -170,9 +161,6 @@ class BaseClient:
         self.timeout, self.retries = timeout, retries
         self.headers = {"Host": parts.netloc, **({"Authorization": f"Bearer {token}"} if token else {})}
         self.rng = rng or random.Random()
-
-    def _get(self, path: str, method: str = "GET") -> _Wire:
-        return _Wire(method, path, b"", {})
 
     def _unreachable(self, error: BaseException) -> ServerError:
         message = f"{self.host}:{self.port} does not answer: {error or type(error).__name__}"
@@ -201,17 +189,17 @@ class Client(BaseClient):
         names: bool | None = None, **parameters: Any,
     ) -> Outputs:  # fmt: skip
         """Run a model on arrays (or tuples of names) and return its outputs; parameters are ``priority`` and ``timeout`` (µs)."""
-        return outputs_from(self._call(infer_wire(model, inputs, outputs, version, parameters, names)))
+        return outputs_from(self._call(infer_question(model, inputs, outputs, version, parameters, names)))
 
     def metadata(self, model: str = "", version: str = "") -> dict[str, Any]:
         """Return what the server says of itself, or of a model."""
-        found: dict[str, Any] = _json(self._call(self._get(_model_path(model, version))))
+        found: dict[str, Any] = _json(self._call(_Question(_model_path(model, version))))
         return found
 
     def is_live(self) -> bool:
         """Tell whether the server answers."""
         try:
-            return self._call(self._get("/v2/health/live")).status == 200
+            return self._call(_Question("/v2/health/live")).status == 200
         except ServerError:
             return False
 
@@ -219,22 +207,22 @@ class Client(BaseClient):
         """Tell whether the server, or a model, takes requests."""
         path = f"{_model_path(model, version)}/ready" if model else "/v2/health/ready"
         try:
-            return self._call(self._get(path)).status == 200
+            return self._call(_Question(path)).status == 200
         except ServerError:
             return False
 
     def models(self) -> list[dict[str, Any]]:
         """Return every model and version in the repository, and its state."""
-        found: list[dict[str, Any]] = _json(self._call(self._get("/v2/repository/index", "POST")))
+        found: list[dict[str, Any]] = _json(self._call(_Question("/v2/repository/index", "POST")))
         return found
 
     def load(self, model: str) -> None:
         """Load a model, or load it anew."""
-        self._call(self._get(f"/v2/repository/models/{quote(model, safe='')}/load", "POST"))
+        self._call(_Question(f"/v2/repository/models/{quote(model, safe='')}/load", "POST"))
 
     def unload(self, model: str) -> None:
         """Stop serving a model."""
-        self._call(self._get(f"/v2/repository/models/{quote(model, safe='')}/unload", "POST"))
+        self._call(_Question(f"/v2/repository/models/{quote(model, safe='')}/unload", "POST"))
 
     def close(self) -> None:
         """Close the connection."""
@@ -248,20 +236,20 @@ class Client(BaseClient):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, wire: _Wire) -> _Answer:
+    def _call(self, question: _Question) -> _Answer:
         tries = pauses(self.retries, self.rng)
         while True:
-            answer, wrong = None, None
+            outcome: _Answer | ServerError
             try:
-                answer = self._once(wire)
+                outcome = self._once(question)
+                if outcome.status < 400:
+                    return outcome
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                wrong = self._unreachable(error)
-            if answer is not None and answer.status < 400:
-                return answer
-            self._sleep(_pause_or_raise(answer, wrong, tries))
+                outcome = self._unreachable(error)
+            self._sleep(_pause_or_raise(outcome, tries))
 
-    def _once(self, wire: _Wire) -> _Answer:
+    def _once(self, question: _Question) -> _Answer:
         if self._connection is None:
             if self.tls is None:
                 self._connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
@@ -270,7 +258,7 @@ class Client(BaseClient):
                     self.host, self.port, timeout=self.timeout, context=self.tls
                 )
         connection = self._connection
-        connection.request(wire.method, wire.path, wire.body, {**self.headers, **wire.headers})
+        connection.request(question.method, question.path, question.body, {**self.headers, **question.headers})
         reply = connection.getresponse()
         found = _Answer(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
         if reply.will_close:
@@ -302,17 +290,17 @@ class AsyncClient(BaseClient):
         names: bool | None = None, **parameters: Any,
     ) -> Outputs:  # fmt: skip
         """Run a model on arrays (or tuples of names) and return its outputs; parameters are ``priority`` and ``timeout`` (µs)."""
-        return outputs_from(await self._call(infer_wire(model, inputs, outputs, version, parameters, names)))
+        return outputs_from(await self._call(infer_question(model, inputs, outputs, version, parameters, names)))
 
     async def metadata(self, model: str = "", version: str = "") -> dict[str, Any]:
         """Return what the server says of itself, or of a model."""
-        found: dict[str, Any] = _json(await self._call(self._get(_model_path(model, version))))
+        found: dict[str, Any] = _json(await self._call(_Question(_model_path(model, version))))
         return found
 
     async def is_live(self) -> bool:
         """Tell whether the server answers."""
         try:
-            return (await self._call(self._get("/v2/health/live"))).status == 200
+            return (await self._call(_Question("/v2/health/live"))).status == 200
         except ServerError:
             return False
 
@@ -328,27 +316,27 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _call(self, wire: _Wire) -> _Answer:
+    async def _call(self, question: _Question) -> _Answer:
         tries = pauses(self.retries, self.rng)
         while True:
-            answer, wrong = None, None
+            outcome: _Answer | ServerError
             try:
                 async with asyncio.timeout(self.timeout):
-                    answer = await self._once(wire)
+                    outcome = await self._once(question)
+                if outcome.status < 400:
+                    return outcome
             except (OSError, TimeoutError, EOFError, ValueError, LookupError) as error:
-                wrong = self._unreachable(error)
-            if answer is not None and answer.status < 400:
-                return answer
-            await self._sleep(_pause_or_raise(answer, wrong, tries))
+                outcome = self._unreachable(error)
+            await self._sleep(_pause_or_raise(outcome, tries))
 
-    async def _once(self, wire: _Wire) -> _Answer:
+    async def _once(self, question: _Question) -> _Answer:
         reader, writer = (
             self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port, ssl=self.tls)
         )
         try:
-            headers = {**self.headers, **wire.headers, "Content-Length": str(len(wire.body))}
+            headers = {**self.headers, **question.headers, "Content-Length": str(len(question.body))}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            writer.write(f"{wire.method} {wire.path} HTTP/1.1\r\n{lines}\r\n".encode() + wire.body)
+            writer.write(f"{question.method} {question.path} HTTP/1.1\r\n{lines}\r\n".encode() + question.body)
             status = int((await reader.readline()).split()[1])
             found: dict[str, str] = {}
             while line := (await reader.readline()).decode("latin-1").strip():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, TensorLogicError, expect, expect_whole, nearest
+from ..errors import InputError, TensorLogicError, expect, expect_known, expect_whole, nearest
 from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.executor_pool import CALLERS_FAULT
 from ..runtime.executor import Executor
@@ -260,9 +260,8 @@ class MultiModelCoordinator:
         expect(strategy, EnsembleStrategy, "an EnsembleStrategy is expected", hint)
         chosen = [self._model(member) for member in members]
         if not chosen:
-            raise InputError(
-                "an ensemble needs members", 'write ensemble("both", ["small", "large"], ...)', code="E468"
-            )
+            hint = 'write ensemble("both", ["small", "large"], ...)'
+            raise InputError("an ensemble needs members", hint, code="E468")
         whole = self._members(chosen, output, weights)
         options: dict[str, Any] = {"soft": soft} if strategy is EnsembleStrategy.VOTING else {}
         if strategy in FITTED:
@@ -274,10 +273,8 @@ class MultiModelCoordinator:
             values = member_values(self._executor, whole, data)
             for model, value in zip(chosen, values, strict=True):
                 if not value.ndim or len(value) != len(labels):
-                    message = (
-                        f"{model.label!r} gives {value.shape} for {len(labels):,} targets: a row for each is needed"
-                    )
-                    raise InputError(message, code="E469")
+                    shapes = f"{value.shape} for {len(labels):,} targets"
+                    raise InputError(f"{model.label!r} gives {shapes}: a row for each is needed", code="E469")
             if strategy is EnsembleStrategy.STACKING:
                 options = {"features": stacked_features(values, labels), "regularization": regularization}
             else:
@@ -295,9 +292,8 @@ class MultiModelCoordinator:
             message = f"{len(chosen)} members need as many weights, none below 0 and not all 0, got {weights!r}"
             raise InputError(message, code="E468")
         for model, graph in zip(chosen, graphs, strict=True):
-            if output is not None and output not in graph.output_names:
-                hints = nearest(output, graph.output_names)
-                raise InputError(f"{model.label!r} has no output {output!r}", *hints, code="E305")
+            if output is not None:
+                expect_known(f"{model.label!r} has no output", [output], graph.output_names, "E305")
         return Members(graphs, [output or graph.output_names[0] for graph in graphs], shares)
 
     # versions on trial
@@ -357,12 +353,9 @@ class MultiModelCoordinator:
                 trial.largest = max(trial.largest, float(np.nan_to_num(gap, nan=0.0).max()))
 
 
-def _by_latency(models: Models, model: Model) -> tuple[float, float]:
-    return models.usage[model.name, model.version].lately, model.cost  # below 0 before the first call: it is tried
-
-
 ORDER: dict[RoutingStrategy, Callable[[Models, Model], Any]] = {
     RoutingStrategy.PRIORITY: lambda _, model: -model.priority,
-    RoutingStrategy.LATENCY: _by_latency,
+    # below 0 before the first call, so that it is tried
+    RoutingStrategy.LATENCY: lambda models, model: (models.usage[model.name, model.version].lately, model.cost),
     RoutingStrategy.ACCURACY: lambda _, model: (-model.accuracy, model.cost),
 }

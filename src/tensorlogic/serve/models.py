@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from ..errors import InputError, OutOfMemoryError, nearest
+from ..errors import InputError, OutOfMemoryError, expect_known, nearest
 from ..events import span
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
@@ -171,8 +171,7 @@ class Models:
         """Return a model by name and version; None is the version that is meant where none is named."""
         name, version = key
         with self._lock:
-            if name not in self._latest:
-                raise InputError(f"there is no model {name!r}", *nearest(name, self._latest), code="E461")
+            expect_known("there is no model", [name], self._latest, "E461")
             found = self._models.get((name, self._latest[name] if version is None else version))
             if found is None:
                 known = [own.version for own in self.versions(name)]
@@ -259,18 +258,8 @@ class Models:
             for key, model in self._models.items():
                 own, loaded = self.usage[key], self._loaded.peek(key)
                 size = 0 if loaded is None else loaded.nbytes
-                rows.append(
-                    ModelStats(
-                        model.label,
-                        loaded is not None,
-                        size,
-                        own.calls,
-                        own.errors,
-                        own.seconds,
-                        own.loads,
-                        own.unloads,
-                    )
-                )
+                counts = own.calls, own.errors, own.seconds, own.loads, own.unloads
+                rows.append(ModelStats(model.label, loaded is not None, size, *counts))
         return CoordinatorStats(tuple(rows), self.memory_limit)
 
 

@@ -95,19 +95,16 @@ class Pace:
 
     def estimate(self, size: int) -> float:
         """Return the seconds that a batch of a size is expected to take; 0 while nothing is known."""
-        fixed, each = self._line()
-        return fixed + each * size
-
-    def _line(self) -> tuple[float, float]:
         if not self._weight:
-            return 0.0, 0.0
-        size, time = self._sizes / self._weight, self._times / self._weight
-        spread = self._squares / self._weight - size * size
-        if spread <= 1e-3 * size * size:  # all of one size: nobody knows what a smaller one would take
-            return 0.0, time / size
-        each = max(0.0, (self._products / self._weight - size * time) / spread)
-        fixed = time - each * size
-        return (fixed, each) if fixed >= 0 else (0.0, time / size)
+            return 0.0
+        mean, time = self._sizes / self._weight, self._times / self._weight
+        spread = self._squares / self._weight - mean * mean
+        if spread > 1e-3 * mean * mean:  # else all are of one size, and nobody knows what a smaller one would take
+            each = max(0.0, (self._products / self._weight - mean * time) / spread)
+            fixed = time - each * mean
+            if fixed >= 0:
+                return fixed + each * size
+        return time / mean * size
 
     def arrived(self, now: float) -> None:
         """Note that a request came."""

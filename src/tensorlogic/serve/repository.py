@@ -81,7 +81,7 @@ class ServedModel:
         self.admitted: set[tuple[Any, ...]] = set()
         self.batcher = DynamicBatcher(executor, graph, config=_batching(settings))
         if self.static:
-            zeros = {n: np.zeros(s.shape or (), _dtype(s)) for n, s in self.inputs.items()}
+            zeros = {n: np.zeros(s.shape or (), DATATYPES[s.datatype or "FP32"]) for n, s in self.inputs.items()}
             self.admit(zeros)
             with suppress(Exception):  # what zeros make fail, the inputs of a request may not
                 self.batcher.warm_up(zeros, within=WARM_UP)
@@ -108,34 +108,24 @@ class ServedModel:
 
     def metadata(self, versions: list[str]) -> dict[str, Any]:
         """Return the model's metadata as the protocol has it."""
-        tensors = {
-            "inputs": [s.metadata() for s in self.inputs.values()],
-            "outputs": [s.metadata() for s in self.outputs.values()],
-        }
-        return {"name": self.name, "versions": versions, "platform": "tensorlogic", **tensors}
+        inputs, outputs = ([s.metadata() for s in specs.values()] for specs in (self.inputs, self.outputs))
+        facts = {"name": self.name, "versions": versions, "platform": "tensorlogic"}
+        return {**facts, "inputs": inputs, "outputs": outputs}
 
     def config(self) -> dict[str, Any]:
         """Return what is configured, in the fields that Triton's clients read."""
         tensors = {
             kind: [
-                {
-                    "name": s["name"],
-                    "data_type": f"TYPE_{'STRING' if s['datatype'] == 'BYTES' else s['datatype']}",
-                    "dims": s["shape"],
-                }
-                for s in (spec.metadata() for spec in specs.values())
+                {"name": t["name"], "data_type": f"TYPE_{t['datatype'].replace('BYTES', 'STRING')}", "dims": t["shape"]}
+                for t in self.metadata([])[f"{kind}s"]
             ]
-            for kind, specs in (("input", self.inputs), ("output", self.outputs))
+            for kind in ("input", "output")
         }
         return {"name": self.name, "platform": "tensorlogic", "backend": "tensorlogic", "max_batch_size": 0, **tensors}
 
 
 def _signature(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
     return tuple((name, a.shape, a.dtype.char) for name, a in inputs.items())
-
-
-def _dtype(spec: TensorSpec) -> str:
-    return DATATYPES[spec.datatype or "FP32"]
 
 
 def _spec(graph: EinsumGraph, name: str, kind: TensorType, by_name: bool, optional: bool = False) -> TensorSpec:

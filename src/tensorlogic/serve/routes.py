@@ -66,14 +66,9 @@ class Routes:
             elsewhere = self.local and LOCAL.fullmatch(place) is None  # a name of someone's that leads to this machine
             if elsewhere or place != request.headers.get(b"host"):
                 raise InputError("pages of other sites may not ask here", code="E480")
-        if self.tokens and not self._is_public(request):
-            given = request.headers.get(b"authorization", b"")
-            if not allowed(given, self.tokens):
-                raise InputError("a token is needed", "send Authorization: Bearer TOKEN", code="E482")
-
-    def _is_public(self, request: Request) -> bool:
-        path = request.url.partition(b"?")[0]
-        return any(r.public and r.path.encode() == path for r in ROUTES)
+        public = not self.tokens or request.url.partition(b"?")[0] in PUBLIC
+        if not public and not allowed(request.headers.get(b"authorization", b""), self.tokens):
+            raise InputError("a token is needed", "send Authorization: Bearer TOKEN", code="E482")
 
     # answering
 
@@ -267,4 +262,5 @@ ROUTES = [
     Route("GET", "/", _page, "The status page.", public=True),
 ]  # fmt: skip
 ROUTES.sort(key=lambda r: "{" in r.path)  # a path without names before one that could be taken for it
+PUBLIC = {route.path.encode() for route in ROUTES if route.public}
 PATTERNS = [(route, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(route.path)))) for route in ROUTES]
