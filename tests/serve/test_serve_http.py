@@ -1,5 +1,6 @@
 """The server over HTTP: every part of the Open Inference Protocol, ids and traces, tokens and TLS, reloads, going down."""
 
+import asyncio
 import io
 import json
 import re
@@ -16,12 +17,34 @@ from live_server import Wire, ask, binary, double, head, infer, running, save, s
 import tensorlogic as tl
 from tensorlogic.serve.access_log import AccessLog
 from tensorlogic.serve.limits import Limits
+from tensorlogic.serve.protocol import GivenTensor, InferRequest
+from tensorlogic.serve.repository import Repository
+from tensorlogic.serve.service import Service
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     with running(save_models(tmp_path_factory.mktemp("models"))) as server:
         yield server
+
+
+def test_a_request_that_is_cancelled_while_it_is_planned_is_told_so(tmp_path):
+    save(tmp_path, "double", double())
+    service, planned, outcomes = Service(Repository(tmp_path, Limits()), Limits()), threading.Event(), []
+    service.repository.load("double")
+    service.repository.find("double").admit = lambda inputs: planned.wait(20)
+
+    async def ask_and_leave():
+        service.loop, told = asyncio.get_running_loop(), asyncio.Event()
+        query = InferRequest("", [GivenTensor("x", (2,), "FP32", [1.0, 2.0])], (), {})
+        cancel = service.infer("double", "", query, None, lambda _, outcome: (outcomes.append(outcome), told.set()))
+        cancel()
+        planned.set()
+        await asyncio.wait_for(told.wait(), 20)
+
+    asyncio.run(ask_and_leave())
+    service.close()
+    assert [type(outcome) for outcome in outcomes] == [tl.CancelledError]
 
 
 def test_health_and_metadata(served):

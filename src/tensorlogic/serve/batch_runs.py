@@ -1,7 +1,7 @@
 """Running requests together: which of them may share a batch, how their inputs are stacked, and how outputs are handed out.
 
 A batch is the graph of ``tl.batched`` on stacked inputs, as in ``Executor.execute_batch``. Batches have few different sizes (see
-:func:`rounded`), so that few plans are made. One that fails is run again in halves, so that a bad request fails alone.
+:func:`batch_size`), so that few plans are made. One that fails is run again in halves, so that a bad request fails alone.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Padding(NamedTuple):
     axes: tuple[int | None, ...]
 
 
-def rounded(count: int) -> int:
+def batch_size(count: int) -> int:
     """Return the size of the batch that so many requests run as: up to 16 their number, beyond it at most an eighth more.
 
-    >>> [rounded(n) for n in (1, 5, 16, 17, 33, 60, 64, 100)]
+    >>> [batch_size(n) for n in (1, 5, 16, 17, 33, 60, 64, 100)]
     [1, 5, 16, 18, 36, 60, 64, 104]
     """
     step = 1 << max(0, (count - 1).bit_length() - 4)
@@ -90,16 +90,15 @@ class BatchedGraph:
     def __init__(
         self, executor: Executor, graph: EinsumGraph, shared: Mapping[str, Any] | None, pad: Mapping[str, int]
     ) -> None:
-        check_call(graph, {} if shared is None else shared)
-        expect(
-            executor, Executor, "an Executor or a CompiledGraph is expected", "write DynamicBatcher(Executor(), graph)"
-        )
-        check_names(graph, shared or {}, required=False)
+        given = {} if shared is None else shared
+        check_call(graph, given)
+        hint = "write DynamicBatcher(Executor(), graph)"
+        expect(executor, Executor, "an Executor or a CompiledGraph is expected", hint)
+        check_names(graph, given, required=False)
         self.executor, self.graph = executor, graph
-        self.names = [name for name in graph.inputs if name not in (shared or {})]
-        self.shared = {
-            n: executor.backend.asarray(v, graph.type_of(graph.inputs[n]).dtype) for n, v in (shared or {}).items()
-        }
+        self.names = [name for name in graph.inputs if name not in given]
+        types = {name: graph.type_of(i) for name, i in graph.inputs.items()}
+        self.shared = {name: executor.backend.asarray(value, types[name].dtype) for name, value in given.items()}
         self.padding = [_padding(graph, self.names, size, multiple) for size, multiple in pad.items()]
         self._known: Store[Any, Shapes] = Store(KINDS)
         self._kinds: Store[Any, Kind] = Store(KINDS)
@@ -147,7 +146,7 @@ class BatchedGraph:
 
     def is_quick(self, kind: Kind, count: int) -> bool:
         """Tell whether a batch takes so little time that an event loop may run it: batches of its size were measured, and nobody watches."""
-        return rounded(count) in kind.quick and not self.executor.hooks()
+        return batch_size(count) in kind.quick and not self.executor.hooks()
 
     def note_time(self, kind: Kind, count: int, seconds: float) -> None:
         """Note how long a batch took; one that was held up by others does not count for much."""
@@ -155,7 +154,7 @@ class BatchedGraph:
             ready = self.executor.last_calls.of(kind.way.graph if kind.way and kind.way.graph else self.graph)
             kind.steady = ready is not None and is_steady(ready.program)
         if kind.steady:
-            size = rounded(count)
+            size = batch_size(count)
             kind.seconds[size] = least = min(seconds, DRIFT * kind.seconds.get(size, seconds))
             (kind.quick.add if least <= QUICK else kind.quick.discard)(size)
 
@@ -192,7 +191,7 @@ class BatchedGraph:
         if count == 1 and not kind.padded:
             return [self._alone(rows[0])]
         assert way is not None and way.graph is not None
-        size = rounded(count)
+        size = batch_size(count)
         try:
             if kind.padded:
                 stacks = _padded(kind, rows, size)
@@ -232,7 +231,7 @@ class BatchedGraph:
 
     def _handed_out(self, outputs: Outputs, sizes: Sequence[tuple[int, ...] | None]) -> list[Outcome]:
         """Return what each request gets: arrays of its own, without what padding added."""
-        names, count = outputs.keys(), len(sizes)
+        names, count = tuple(outputs.keys()), len(sizes)
         columns = [
             [row.copy() for row in array[:count]] if array.ndim > 1 else [np.array(x) for x in array[:count]]
             for array in outputs
@@ -246,8 +245,7 @@ class BatchedGraph:
                             row if true is None else row[(*cut, slice(true[p]))].copy()
                             for row, true in zip(column, sizes, strict=True)
                         ]
-        keys = tuple(names)
-        return [Outputs(keys, row) for row in zip(*columns, strict=True)]
+        return [Outputs(names, row) for row in zip(*columns, strict=True)]
 
 
 def _padded(kind: Kind, rows: Sequence[list[Any]], size: int) -> list[Any]:

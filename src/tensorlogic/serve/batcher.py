@@ -29,7 +29,7 @@ from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
 from ..store import Lock, reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
-from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, rounded
+from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, batch_size
 from .batch_threads import KEPT, BatchThreads
 from .batcher_stats import BatcherStats, Counts
 from .outcomes import Waiter, deliver, deliver_late, outcome_of, settle
@@ -323,13 +323,13 @@ class DynamicBatcher:
         now = self._clock()
         self._graph.note_time(kind, len(requests), now - begun)
         with self._lock:
-            told = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
+            pairs = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
             self._queue.finish(batch, now)
-            failed = sum([isinstance(outcome, BaseException) for _, outcome in told])
-            self._counts.finished([now - r.arrived for r, _ in told], failed)
+            failed = sum([isinstance(outcome, BaseException) for _, outcome in pairs])
+            self._counts.finished([now - r.arrived for r, _ in pairs], failed)
             if self._closed:
                 self._changed.notify_all()
-        deliver(told)
+        deliver(pairs)
         return None if isinstance(interrupt, Exception) else interrupt
 
     # the whole
@@ -338,8 +338,8 @@ class DynamicBatcher:
         """Plan batches of every size, or of those that are done ``within`` a time, and learn how long they take, on the inputs of a request."""
         kind, values, sizes = self._graph.read(inputs)
         end = inf if within is None else self._clock() + seconds(within, "within")
-        each, most = 0.0, rounded(self.config.max_batch)
-        for count in sorted({rounded(n) for n in range(1, most + 1)}, key=lambda n: (n not in (1, most), n)):
+        each, most = 0.0, batch_size(self.config.max_batch)
+        for count in sorted({batch_size(n) for n in range(1, most + 1)}, key=lambda n: (n not in (1, most), n)):
             if self._clock() + 2 * each * count > end:
                 continue  # a smaller one may be in time
             for _ in range(2):  # the first one plans

@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..runtime.values import Inputs, Outputs
 from ..tables import table
-from .batch_runs import rounded
+from .batch_runs import batch_size
 from .models import Model, Models
 
 
@@ -126,6 +126,6 @@ def _rows_of(
         rows, own = slice(None), count
     else:
         own = len(left)
-        rows = np.concatenate([left, np.repeat(left[-1:], rounded(own) - own)])  # type: ignore[assignment]
+        rows = np.concatenate([left, np.repeat(left[-1:], batch_size(own) - own)])  # type: ignore[assignment]
     outputs = models.run(model, {key: value[rows] if key in cut else value for key, value in inputs.items()})
     return np.asarray(outputs[0 if output is None else output])[:own]

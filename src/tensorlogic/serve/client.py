@@ -58,26 +58,23 @@ def infer_question(
     names: bool | None,
 ) -> _Question:
     """Return a request to infer; arrays go in binary form, sequences of names as JSON."""
-    described: list[dict[str, Any]] = []
+    tensors: list[dict[str, Any]] = []
     buffers: list[bytes] = []
     for name, value in inputs.items():
         array = np.asarray(value)
         if array.dtype.kind in "US" or array.dtype == object:
             words = [str(w) for w in array.ravel().tolist()]
-            described.append({"name": name, "datatype": "BYTES", "shape": list(array.shape), "data": words})
+            tensors.append({"name": name, "datatype": "BYTES", "shape": list(array.shape), "data": words})
             continue
         datatype = NAME_OF.get(array.dtype.name)
         if datatype is None:
-            raise FormatError(
-                f"input {name!r} is {array.dtype}, which the protocol does not have",
-                f"use one of {', '.join(DATATYPES.values())}",
-                code="E474",
-            )
+            hint = f"use one of {', '.join(DATATYPES.values())}"
+            raise FormatError(f"input {name!r} is {array.dtype}, which the protocol does not have", hint, code="E474")
         data = np.ascontiguousarray(array, NUMPY[datatype]).tobytes()
         tensor = {"name": name, "datatype": datatype, "shape": list(array.shape)}
-        described.append({**tensor, "parameters": {"binary_data_size": len(data)}})
+        tensors.append({**tensor, "parameters": {"binary_data_size": len(data)}})
         buffers.append(data)
-    body: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True, **parameters}}
+    body: dict[str, Any] = {"inputs": tensors, "parameters": {"binary_data_output": True, **parameters}}
     if outputs is not None:
         extra = {} if names is None else {"names": names}
         body["outputs"] = [{"name": name, "parameters": {"binary_data": True, **extra}} for name in outputs]
@@ -90,11 +87,11 @@ def outputs_from(answer: _Answer) -> Outputs:
     """Return the outputs that an answer holds: arrays, and tuples of names as lists."""
     length = answer.headers.get("inference-header-content-length")
     end = len(answer.body) if length is None else int(length)
-    told = json.loads(answer.body[:end])
+    message = json.loads(answer.body[:end])
     names: list[str] = []
     values: list[Any] = []
     at = end
-    for tensor in told["outputs"]:
+    for tensor in message["outputs"]:
         size = tensor.get("parameters", {}).get("binary_data_size")
         datatype, shape = tensor["datatype"], tensor["shape"]
         raw = None if size is None else memoryview(answer.body)[at : at + size]
@@ -121,8 +118,8 @@ def pauses(retries: int, rng: random.Random) -> Iterator[float]:
 
 def _problem(answer: _Answer) -> ServerError:
     try:
-        told = json.loads(answer.body)
-        message, hints, code = str(told["error"]), [str(h) for h in told.get("hints", ())], str(told.get("code", ""))
+        body = json.loads(answer.body)
+        message, hints, code = str(body["error"]), [str(h) for h in body.get("hints", ())], str(body.get("code", ""))
     except (ValueError, KeyError, TypeError):
         message, hints, code = f"the server answered {answer.status}", [], ""
     return ServerError(
@@ -198,14 +195,13 @@ class Client(BaseClient):
 
     def is_live(self) -> bool:
         """Tell whether the server answers."""
-        try:
-            return self._call(_Question("/v2/health/live")).status == 200
-        except ServerError:
-            return False
+        return self._is_good("/v2/health/live")
 
     def is_ready(self, model: str = "", version: str = "") -> bool:
         """Tell whether the server, or a model, takes requests."""
-        path = f"{_model_path(model, version)}/ready" if model else "/v2/health/ready"
+        return self._is_good(f"{_model_path(model, version)}/ready" if model else "/v2/health/ready")
+
+    def _is_good(self, path: str) -> bool:
         try:
             return self._call(_Question(path)).status == 200
         except ServerError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,11 +124,7 @@ def _inlined(b: GraphBuilder, members: Members) -> list[Tensor]:
 
 def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
     whole = math.fsum(weights)
-    total = None
-    for value, weight in zip(values, weights, strict=True):
-        part = value * (float(weight) / whole)
-        total = part if total is None else total + part
-    return total
+    return reduce(operator.add, [v * (float(w) / whole) for v, w in zip(values, weights, strict=True)])
 
 
 def _is_label(value: Tensor) -> bool:

@@ -19,7 +19,7 @@ from .protocol import DATATYPES, GivenTensor, InferRequest, WantedOutput, malfor
 from .repository import ServedModel
 from .responses import binary_data, outputs_of
 from .routes import allowed, loaded_with_parameters
-from .service import GRPC, Service, described, status_of
+from .service import GRPC, Service, error_body, status_of
 
 CONTENTS = {  # the field that holds the elements of a datatype where they do not come as raw bytes
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
@@ -108,7 +108,7 @@ class GrpcServer:
 
     async def _abort(self, error: Exception, context: Any) -> None:
         """End a call with what went wrong."""
-        body = described(error)
+        body = error_body(error)
         self.service.metrics.refuse(body["code"])
         trailing = [("tensorlogic-code", body["code"])]
         if "retry_after" in body:
@@ -142,7 +142,7 @@ class GrpcServer:
 
     async def _infer(self, request: Any) -> Fields:
         started, service = perf_counter(), self.service
-        told = request_of(request)
+        query = request_of(request)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[ServedModel, Any]] = loop.create_future()
 
@@ -152,7 +152,7 @@ class GrpcServer:
 
         service.metrics.in_flight += 1
         try:
-            cancel = service.infer(request.model_name, request.model_version, told, service.limits.seconds, done)
+            cancel = service.infer(request.model_name, request.model_version, query, service.limits.seconds, done)
             try:
                 model, outputs = await answer
             except asyncio.CancelledError:  # the client has left
@@ -161,11 +161,11 @@ class GrpcServer:
         finally:
             service.metrics.in_flight -= 1
         wrong = isinstance(outputs, BaseException)
-        code = described(outputs)["code"] if wrong else "ok"
+        code = error_body(outputs)["code"] if wrong else "ok"
         service.metrics.model(model.name, model.version).count("grpc", code, perf_counter() - started)
         if wrong:
             raise outputs
-        return response_of(model, told, outputs)
+        return response_of(model, query, outputs)
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """Answer the requests of a stream in order; one that fails says so and the next is answered."""
@@ -182,7 +182,7 @@ class GrpcServer:
                 id = request.id
                 yield response(infer_response=await self._infer(request))
             except Exception as error:
-                yield response(error_message=described(error)["error"], infer_response={"id": id})
+                yield response(error_message=error_body(error)["error"], infer_response={"id": id})
 
 
 def _message(name: str, data: bytes) -> Any:
@@ -216,10 +216,10 @@ def request_of(request: Any) -> InferRequest:
         inputs.append(GivenTensor(each.name, tuple(each.shape), each.datatype, data))
     outputs = []
     for output in request.outputs:
-        told = _parameters(output.parameters)
-        if "classification" in told or "shared_memory_region" in told:
+        parameters = _parameters(output.parameters)
+        if "classification" in parameters or "shared_memory_region" in parameters:
             raise malformed(f"output {output.name!r}: classification and shared memory are not served")
-        outputs.append(WantedOutput(output.name, True, told.get("names")))
+        outputs.append(WantedOutput(output.name, True, parameters.get("names")))
     return InferRequest(request.id, inputs, outputs, _parameters(request.parameters), True)
 
 
@@ -234,13 +234,13 @@ def _elements(tensor: Any) -> list[Any]:
         raise malformed(f"input {tensor.name!r} holds bytes that are no UTF-8") from None
 
 
-def response_of(model: ServedModel, told: InferRequest, outputs: Any) -> Fields:
+def response_of(model: ServedModel, query: InferRequest, outputs: Any) -> Fields:
     """Return the fields of the message that answers a request; tensors go as raw bytes."""
-    tensors = outputs_of(told, outputs, model.outputs, binary=True)
+    tensors = outputs_of(query, outputs, model.outputs, binary=True)
     return {
         "model_name": model.name,
         "model_version": model.version,
-        "id": told.id,
+        "id": query.id,
         "outputs": [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors],
         "raw_output_contents": [bytes(binary_data(t)) for t in tensors],
     }

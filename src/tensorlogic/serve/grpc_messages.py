@@ -94,30 +94,23 @@ def _classes() -> dict[str, Any]:
     for name, body in _MESSAGE.findall(DEFINITIONS):
         message = file.message_type.add(name=name)
         for rule, kind, field, number in _FIELD.findall(body):
-            repeated = rule in ("repeated", "map")
-            made = message.field.add(
-                name=field, number=int(number), label=FIELD.LABEL_REPEATED if repeated else FIELD.LABEL_OPTIONAL
-            )
+            label = FIELD.LABEL_REPEATED if rule in ("repeated", "map") else FIELD.LABEL_OPTIONAL
+            new = message.field.add(name=field, number=int(number), label=label)
             if rule == "map":
                 entry = message.nested_type.add(name=f"{field.capitalize()}Entry")
                 entry.options.map_entry = True
                 entry.field.add(name="key", number=1, label=FIELD.LABEL_OPTIONAL, type=FIELD.TYPE_STRING)
-                entry.field.add(
-                    name="value",
-                    number=2,
-                    label=FIELD.LABEL_OPTIONAL,
-                    type=FIELD.TYPE_MESSAGE,
-                    type_name=f".inference.{kind}",
-                )
-                made.type, made.type_name = FIELD.TYPE_MESSAGE, f".inference.{name}.{entry.name}"
+                value = entry.field.add(name="value", number=2, label=FIELD.LABEL_OPTIONAL, type=FIELD.TYPE_MESSAGE)
+                value.type_name = f".inference.{kind}"
+                new.type, new.type_name = FIELD.TYPE_MESSAGE, f".inference.{name}.{entry.name}"
             elif kind[0].isupper():
-                made.type, made.type_name = FIELD.TYPE_MESSAGE, f".inference.{kind}"
+                new.type, new.type_name = FIELD.TYPE_MESSAGE, f".inference.{kind}"
             else:
-                made.type = getattr(FIELD, f"TYPE_{kind.upper()}")
+                new.type = getattr(FIELD, f"TYPE_{kind.upper()}")
             if rule == "oneof":
                 if not message.oneof_decl:
                     message.oneof_decl.add(name="parameter_choice")
-                made.oneof_index = 0
+                new.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()  # not that of other packages, which may define the same names
     pool.Add(file)
     names = [message.name for message in file.message_type]

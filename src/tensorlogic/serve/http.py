@@ -11,7 +11,7 @@ import httptools
 
 from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
 from .http_body import BodyReader, body_memory
-from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated, may_repeat
+from .http_messages import KnownHead, Reply, Request, decompress, error_reply, head_of, may_repeat
 from .protocol import too_large
 
 DIRECT = 64 << 10  # bytes; a larger body is read into its own memory, and an answer of so many is sent in parts
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         self.direct: memoryview | None = None  # where a large body is read into
         self.reader: BodyReader | None = None  # what reads it then
         self.last: Request | None = None  # received last
-        self.received = self.head_bytes = 0
+        self.received = self.head_bytes = self.body = 0
         self.lingering = self.paused = self.half_closed = False
         self.idle = True
         self.deadline = 0.0
@@ -80,12 +80,10 @@ class Connection(asyncio.Protocol):
         listener = self.listener
         self.transport = transport
         self.deadline = perf_counter() + listener.limits.idle_seconds
-        if len(listener.connections) >= listener.limits.connections:
-            listener.connections.add(self)
-            self.refuse(TensorLogicError("too many connections are open", "come back later", code="E499"))
-            return
         listener.connections.add(self)
         listener.metrics.connections = len(listener.connections)
+        if len(listener.connections) > listener.limits.connections:
+            self.refuse(TensorLogicError("too many connections are open", "come back later", code="E499"))
 
     def connection_lost(self, error: Exception | None) -> None:
         listener = self.listener
@@ -222,16 +220,14 @@ class Connection(asyncio.Protocol):
             self.listener.refuse_early(request)
             length = headers.get(b"content-length")
             if length is not None:
-                size = int(length)
+                size = int(length)  # the parser lets nothing else through
                 if size > limits.body_bytes:
                     raise too_large("the body", size, limits.body_bytes)
                 if size > DIRECT:
                     self._count_buffered(size)
                     self.direct = body_memory(size, headers)
-        except (TensorLogicError, ValueError) as error:
-            self.refuse(
-                error if isinstance(error, TensorLogicError) else FormatError(f"content-length: {error}", code="E470")
-            )
+        except TensorLogicError as error:
+            self.refuse(error)
             return
         if headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -244,7 +240,7 @@ class Connection(asyncio.Protocol):
         self.body += size
 
     def _drop_body(self) -> None:
-        self.listener.buffered -= getattr(self, "body", 0)
+        self.listener.buffered -= self.body
         self.body, self.direct = 0, None
         if self.reader is not None:
             self._switch(None)
@@ -301,7 +297,7 @@ class Connection(asyncio.Protocol):
         encoding = request.headers.get(b"content-encoding")
         try:
             if encoding is not None:
-                request.body = inflated(request.body, encoding, self.listener.limits.body_bytes)
+                request.body = decompress(request.body, encoding, self.listener.limits.body_bytes)
             self.listener.answer(self, request)
         except Exception as error:  # whatever it is, this request fails and the next one is served
             self.reply(request, error_reply(error))

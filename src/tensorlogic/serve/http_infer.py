@@ -26,8 +26,8 @@ KINDS = frozenset({b"application/json", b"application/octet-stream", b"applicati
 class HttpInfer:
     """A request to infer on its way: read, handed to the batcher, answered."""
 
-    __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
-    told: InferRequest
+    __slots__ = ("connection", "name", "query", "request", "request_id", "routes", "trace", "version")
+    query: InferRequest
 
     def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request
@@ -50,25 +50,25 @@ class HttpInfer:
         except Exception as error:
             self._fail(error)
 
-    def _remember(self, told: InferRequest) -> None:
+    def _remember(self, query: InferRequest) -> None:
         """Keep what the next request with this head is likely to have in common with this one."""
         request, repository = self.request, self.routes.service.repository
         models, templates = repository.ready, repository.templates
         if not request.repeated or not request.keep or self.name not in models:
             return
-        template = template_of(self.routes, models, self.name, self.version, request, told)
+        template = template_of(self.routes, models, self.name, self.version, request, query)
         if template is not None:
             if len(templates) >= TEMPLATES:
                 templates.clear()
             templates[request.head] = template
 
-    def _begin(self, told: InferRequest) -> None:
+    def _begin(self, query: InferRequest) -> None:
         service, request = self.routes.service, self.request
-        self.told = told
+        self.query = query
         if service.draining:
             request.keep = False
-        request.cancel = service.infer(self.name, self.version, told, None, self.done)
-        self._remember(told)
+        request.cancel = service.infer(self.name, self.version, query, None, self.done)
+        self._remember(query)
 
     def done(self, model: ServedModel | None, outputs: Any) -> None:
         """Answer with the outputs, or with what went wrong."""
@@ -77,8 +77,8 @@ class HttpInfer:
             return
         assert model is not None
         try:
-            tensors = outputs_of(self.told, outputs, model.outputs)
-            args = model.head, self.told.id, tensors
+            tensors = outputs_of(self.query, outputs, model.outputs)
+            args = model.head, self.query.id, tensors
             if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
                 reply, fail = partial(self._reply, model), partial(self._fail, model=model)
                 self.routes.service.on_thread(partial(encode_response, *args), reply, fail)
@@ -149,6 +149,5 @@ def _read_facts(headers: dict[bytes, bytes]) -> Facts:
 
 def wrong_kind(kind: bytes) -> FormatError:
     """Return the error of a body that is neither JSON nor JSON with binary tensors."""
-    return FormatError(
-        f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485"
-    )
+    message = f"the content type {kind[:80].decode('latin-1')!r} is not read here"
+    return FormatError(message, "send application/json", code="E485")

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import FormatError
 from .protocol import too_large
-from .service import described, status_of
+from .service import error_body, status_of
 
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -76,7 +76,7 @@ def json_reply(value: Any) -> Reply:
 
 def error_reply(error: BaseException) -> Reply:
     """Return the reply that says what went wrong, with a code for programs and a message for people."""
-    status, body = status_of(error), described(error)
+    status, body = status_of(error), error_body(error)
     headers = b""
     if "retry_after" in body:
         headers = b"Retry-After: %d\r\n" % max(1, ceil(body["retry_after"]))
@@ -94,14 +94,13 @@ def head_of(reply: Reply, length: int, *, keep: bool) -> bytes:
     )  # fmt: skip
 
 
-def inflated(body: Any, encoding: bytes, limit: int) -> bytes:
+def decompress(body: Any, encoding: bytes, limit: int) -> bytes:
     """Return a body that came compressed; one that would become larger than the limit is refused while it grows."""
     kinds = {b"gzip": 31, b"deflate": 15, b"identity": 0}
     bits = kinds.get(encoding.strip().lower())
     if bits is None:
-        raise FormatError(
-            f"the content encoding {encoding[:40]!r} is not read here", "send gzip or deflate", code="E485"
-        )
+        message = f"the content encoding {encoding[:40]!r} is not read here"
+        raise FormatError(message, "send gzip or deflate", code="E485")
     if not bits:
         return bytes(body)
     reader = zlib.decompressobj(bits)

@@ -146,11 +146,11 @@ def resident_bytes() -> int:
         return 0
 
 
-def added(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def sum_snapshots(snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sum of the snapshots of several processes.
 
     >>> one = {"numbers": {"a": {"": 1}}, "histograms": {"h": {"": [[1, 2], [0, 1, 0], 2.0]}}}
-    >>> added([one, one])
+    >>> sum_snapshots([one, one])
     {'numbers': {'a': {'': 2}}, 'histograms': {'h': {'': [[1, 2], [0, 2, 0], 4.0]}}}
     """
     numbers: dict[str, dict[str, float]] = {}

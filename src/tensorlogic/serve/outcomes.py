@@ -16,18 +16,18 @@ from .batch_queue import Request
 from .batch_runs import Outcome
 
 
-def deliver(told: Sequence[tuple[Request, Outcome]]) -> None:
+def deliver(pairs: Sequence[tuple[Request, Outcome]]) -> None:
     """Tell requests their outcomes: those of an event loop by one call of it for all of them."""
     here = asyncio._get_running_loop()
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Outcome]]] = {}
-    for request, outcome in told:
+    for request, outcome in pairs:
         if request.loop is None or request.loop is here:
             request.tell(outcome)
         else:
             by_loop.setdefault(request.loop, []).append((request, outcome))
-    for loop, pairs in by_loop.items():
+    for loop, own in by_loop.items():
         with suppress(RuntimeError):  # it is closed, and nobody waits there any more
-            loop.call_soon_threadsafe(tell_all, pairs)
+            loop.call_soon_threadsafe(tell_all, own)
 
 
 def deliver_late(late: Sequence[Request], clock: Callable[[], float]) -> None:
@@ -51,7 +51,7 @@ async def outcome_of(future: Future[Outputs]) -> Outputs:
 
 
 class Waiter:
-    """What a thread waits with for its outcome: a lock, which is a tenth of a future."""
+    """What a thread waits on for its outcome: a lock, which costs a tenth of what a future does."""
 
     __slots__ = ("_lock", "_outcome")
 

@@ -47,14 +47,10 @@ class TensorSpec(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         """Return what the model's metadata says of it."""
+        datatype, shape = self.datatype or "FP32", [-1] if self.shape is None else list(self.shape)
         if self.names:
-            found: dict[str, Any] = {"name": self.name, "datatype": "BYTES", "shape": [-1, len(self.shape or ())]}
-        else:
-            found = {
-                "name": self.name,
-                "datatype": self.datatype or "FP32",
-                "shape": [-1] if self.shape is None else list(self.shape),
-            }
+            datatype, shape = "BYTES", [-1, len(self.shape or ())]
+        found: dict[str, Any] = {"name": self.name, "datatype": datatype, "shape": shape}
         parameters: dict[str, Any] = {"optional": True} if self.optional else {}
         if self.axis_names is not None and sum(len(axis or ()) for axis in self.axis_names) <= 1000:
             parameters["axis_names"] = [None if axis is None else [str(n) for n in axis] for axis in self.axis_names]
@@ -117,19 +113,19 @@ def parse_request(body: bytes | bytearray, json_length: int | None, limits: Limi
     if end > limits.json_bytes:
         raise too_large("the JSON", end, limits.json_bytes)
     try:
-        told = _body.decode(body if end == len(body) else memoryview(body)[:end])
+        message = _body.decode(body if end == len(body) else memoryview(body)[:end])
     except RecursionError:
         raise malformed("the JSON is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         hint = 'send {"inputs": [{"name": ..., "shape": ..., "datatype": ..., "data": ...}]}'
         raise malformed(f"the body is no infer request: {error}", hint) from None
     at = end
-    for each in told.inputs:
+    for each in message.inputs:
         if not each.parameters:
             continue
         if (size := each.parameters.get("binary_data_size")) is not None:
             if type(size) is not int or size < 0:
-                raise FormatError(f"binary_data_size of {each.name!r} is {shown(size)}, no size", code="E471")
+                raise FormatError(f"binary_data_size of {each.name!r} is {short_repr(size)}, no size", code="E471")
             if bytes(each.data):
                 raise malformed(f"input {each.name!r} has both data and binary_data_size")
             if at + size > len(body):
@@ -141,9 +137,9 @@ def parse_request(body: bytes | bytearray, json_length: int | None, limits: Limi
             raise malformed("shared memory is not served", "send the data in the body")
     if at != len(body):
         raise FormatError(f"{len(body) - at:,} bytes of the body belong to no input", code="E471")
-    binary = told.parameters.get("binary_data_output", False) is True if told.parameters else False
-    outputs = [_wanted(o.name, o.parameters, binary) for o in told.outputs] if told.outputs else ()
-    return InferRequest(told.id, told.inputs, outputs, told.parameters, binary)
+    binary = message.parameters.get("binary_data_output", False) is True if message.parameters else False
+    outputs = [_wanted(o.name, o.parameters, binary) for o in message.outputs] if message.outputs else ()
+    return InferRequest(message.id, message.inputs, outputs, message.parameters, binary)
 
 
 def _wanted(name: str, parameters: Mapping[str, Any], binary: bool) -> WantedOutput:
@@ -160,9 +156,8 @@ def _wanted(name: str, parameters: Mapping[str, Any], binary: bool) -> WantedOut
 
 def too_large(what: str, size: int, limit: int) -> InputError:
     """Return the error of a body, or part of one, that is over its limit."""
-    return InputError(
-        f"{what} has {size:,} bytes, the limit is {limit:,}", "send less at a time, or raise the limit", code="E472"
-    )
+    message = f"{what} has {size:,} bytes, the limit is {limit:,}"
+    return InputError(message, "send less at a time, or raise the limit", code="E472")
 
 
 def arrays_of(request: InferRequest, specs: Mapping[str, TensorSpec], limits: Limits) -> dict[str, Array]:
@@ -173,9 +168,8 @@ def arrays_of(request: InferRequest, specs: Mapping[str, TensorSpec], limits: Li
     for given in request.inputs:
         spec = specs.get(given.name)
         if spec is None:
-            raise InputError(
-                f"the model has no input {shown(given.name)}", *nearest(given.name[:100], specs), code="E473"
-            )
+            message = f"the model has no input {short_repr(given.name)}"
+            raise InputError(message, *nearest(given.name[:100], specs), code="E473")
         if given.name in found:
             raise InputError(f"input {given.name!r} is given twice", code="E473")
         found[given.name] = _array(given, spec, limits)
@@ -197,15 +191,13 @@ def _array(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
             return _relation(given, spec, math.prod(shape))
         if given.datatype not in NUMPY or (spec.datatype is not None and given.datatype != spec.datatype):
             wanted = spec.datatype or f"one of {', '.join(DATATYPES)}"
-            raise InputError(
-                f"input {name!r} has the datatype {shown(given.datatype)}, the model takes {wanted}", code="E474"
-            )
+            message = f"input {name!r} has the datatype {short_repr(given.datatype)}, the model takes {wanted}"
+            raise InputError(message, code="E474")
         if spec.shape is not None and (
             len(shape) != len(spec.shape) or any(a not in (b, -1) for b, a in zip(shape, spec.shape, strict=True))
         ):
-            raise ShapeError(
-                f"input {name!r} has the shape {list(shape)}, the model takes {list(spec.shape)}", code="E475"
-            )
+            message = f"input {name!r} has the shape {list(shape)}, the model takes {list(spec.shape)}"
+            raise ShapeError(message, code="E475")
     dtype, count, data = NUMPY[given.datatype], math.prod(shape), given.data
     if isinstance(data, memoryview):
         if len(data) != count * dtype.itemsize:
@@ -248,9 +240,8 @@ def _values(given: GivenTensor, leaf: type, count: int) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         code = "E474" if isinstance(error, msgspec.ValidationError) else "E470"
         hint = f"data is a flat list, or nested as the shape {list(given.shape)} says"
-        raise InputError(
-            f"the data of input {given.name!r} is not {given.datatype}: {error}", hint, code=code
-        ) from None
+        message = f"the data of input {given.name!r} is not {given.datatype}: {error}"
+        raise InputError(message, hint, code=code) from None
 
 
 def _wrong_count(given: GivenTensor, found: int, count: int) -> ShapeError:
@@ -300,9 +291,8 @@ def _relation(given: GivenTensor, spec: TensorSpec, count: int) -> Array:
         raise InputError(f"input {given.name!r} takes no names, but {spec.datatype or 'numbers'}", code="E474")
     places = len(axes)
     if given.shape[1:] != (places,) and not (places == 1 and len(given.shape) == 1):
-        raise ShapeError(
-            f"input {given.name!r} has the shape {list(given.shape)}, names take [-1, {places}]", code="E475"
-        )
+        message = f"input {given.name!r} has the shape {list(given.shape)}, names take [-1, {places}]"
+        raise ShapeError(message, code="E475")
     data: Any = given.data
     if isinstance(data, memoryview):
         words = list(strings_of(data, given.name, count))
@@ -330,7 +320,7 @@ def _codes(words: Sequence[str], axis: tuple[str | int, ...] | None, size: int, 
         )
         if code is None or not 0 <= code < size:
             known = nearest(word[:100], table) if table is not None else [f"numbers from 0 to {size - 1}"]
-            raise InputError(f"input {name!r}: {shown(word)} is unknown to the model", *known, code="E496")
+            raise InputError(f"input {name!r}: {short_repr(word)} is unknown to the model", *known, code="E496")
         codes.append(code)
     return codes
 
@@ -356,7 +346,7 @@ def strings_of(data: memoryview, name: str, count: int) -> Iterator[str]:
         raise FormatError(f"input {name!r} has {len(data) - at:,} bytes more than its {count:,} elements", code="E471")
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return something a caller sent, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError, nearest
-from .protocol import DATATYPES, NUMPY, Array, InferRequest, Names, TensorSpec, shown
+from .protocol import DATATYPES, NUMPY, Array, InferRequest, Names, TensorSpec, short_repr
 
 DATATYPE = {np.dtype(dtype): name for name, dtype in DATATYPES.items()}
 
@@ -54,9 +54,8 @@ def check_outputs(request: InferRequest, specs: Mapping[str, TensorSpec]) -> Non
     for each in request.outputs:
         spec = specs.get(each.name)
         if spec is None:
-            raise InputError(
-                f"the model has no output {shown(each.name)}", *nearest(each.name[:100], specs), code="E478"
-            )
+            message = f"the model has no output {short_repr(each.name)}"
+            raise InputError(message, *nearest(each.name[:100], specs), code="E478")
         if each.names and (spec.axis_names is None or spec.datatype != "BOOL"):
             raise InputError(f"output {each.name!r} has no tuples of names, it holds {spec.datatype}", code="E478")
 
@@ -78,24 +77,24 @@ def encode_response(head: bytes, id: str, tensors: Sequence[OutputTensor]) -> tu
 
     ``head`` is how every response of the model begins: ``{"model_name":"mlp","model_version":"1"``.
     """
-    described: list[bytes] = []
+    tensor_texts: list[bytes] = []
     buffers: list[Any] = []
     for tensor in tensors:
-        start = _described(tensor.name, tensor.datatype, tensor.shape)
+        start = _tensor_head(tensor.name, tensor.datatype, tensor.shape)
         if tensor.binary:
             data = binary_data(tensor)
-            described.append(b'%b,"parameters":{"binary_data_size":%d}}' % (start, len(data)))
+            tensor_texts.append(b'%b,"parameters":{"binary_data_size":%d}}' % (start, len(data)))
             buffers.append(data)
         else:
-            described.append(b'%b,"data":%b}' % (start, _encode(json_data(tensor))))
+            tensor_texts.append(b'%b,"data":%b}' % (start, _encode(json_data(tensor))))
     if id:
         head = b'%b,"id":%b' % (head, _encode(id))
-    text = b'%b,"outputs":[%b]}' % (head, b",".join(described))
+    text = b'%b,"outputs":[%b]}' % (head, b",".join(tensor_texts))
     return [text, *buffers], len(text) if buffers else None
 
 
 @lru_cache(1024)
-def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+def _tensor_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     return _encode({"name": name, "datatype": datatype, "shape": shape})[:-1]
 
 

@@ -114,7 +114,7 @@ class Routes:
         if connection.current is request:
             connection.current = whole
         answer = HttpInfer(self, connection, whole, template.model.name, template.model.version)
-        answer.told = template.wanted
+        answer.query = template.query
         answer.done(template.model, outcome)
 
     def _send(self, connection: Connection, request: Request, handler: Callable[[], Any]) -> None:

@@ -76,9 +76,11 @@ class Server:
         loop = self.service.loop = asyncio.get_running_loop()
         self.service.peers = peers
         await self._load(self.service.repository.names() if self.config.load is None else self.config.load)
-        listening = self._bound()
+        listening = bound_socket(self.config.host, self.config.port)
+        self.port = listening.getsockname()[1]
         self._socket = listening.dup()  # outlives the server by a moment
-        self._socket.setblocking(False)
+        for each in (listening, self._socket):
+            each.setblocking(False)
         self._server = await loop.create_server(self.listener, sock=listening, ssl=self._tls(), backlog=BACKLOG)
         if self.config.grpc_port is not None:
             from .grpc import GrpcServer
@@ -115,22 +117,6 @@ class Server:
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
-    def _bound(self) -> socket.socket:
-        host = self.config.host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "SO_REUSEPORT"):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            found.bind((host, self.config.port))
-        except OSError as error:
-            found.close()
-            raise BackendError(f"cannot listen on {host}:{self.config.port}: {error.strerror}", code="E495") from None
-        found.setblocking(False)
-        self.port = found.getsockname()[1]
-        return found
-
     def _tls(self) -> ssl.SSLContext | None:
         if self.config.certificate is None:
             return None
@@ -139,9 +125,8 @@ class Server:
         try:
             context.load_cert_chain(self.config.certificate, self.config.key)
         except (OSError, ssl.SSLError) as error:
-            raise InputError(
-                f"the certificate cannot be used: {error}", "give --tls-cert and --tls-key", code="E495"
-            ) from None
+            hint = "give --tls-cert and --tls-key"
+            raise InputError(f"the certificate cannot be used: {error}", hint, code="E495") from None
         return context
 
     def _sweep(self) -> None:
@@ -189,14 +174,28 @@ class Server:
             self.log.event("ended", left=listener.busy)
 
 
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that has a port which other processes may share."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "SO_REUSEPORT"):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        message = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise BackendError(message, "choose another with --port", code="E495") from None
+    return found
+
+
 def event_loop() -> asyncio.AbstractEventLoop:
     """Return uvloop's event loop, or say that it is not installed."""
     try:
         import uvloop
     except ImportError:
-        raise BackendError(
-            "the server needs uvloop and httptools", "pip install 'tensorlogic-infer[serve]'", code="E495"
-        ) from None
+        hint = "pip install 'tensorlogic-infer[serve]'"
+        raise BackendError("the server needs uvloop and httptools", hint, code="E495") from None
     return uvloop.new_event_loop()
 
 
@@ -215,12 +214,12 @@ def serving_loop(log: AccessLog) -> Iterator[asyncio.AbstractEventLoop]:
 async def serve_until_told(server: Server, started: Callable[[Server], object] = bool, peers: Any = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends at once."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    ending = asyncio.Event()
 
     def stop() -> None:
-        if told.is_set():
+        if ending.is_set():
             sys.exit(1)
-        told.set()
+        ending.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -230,7 +229,7 @@ async def serve_until_told(server: Server, started: Callable[[Server], object] =
     gc.collect()
     gc.freeze()  # what is loaded stays: no request waits while the collector looks through it
     started(server)
-    await told.wait()
+    await ending.wait()
     await server.drain()
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from .. import __version__
-from ..errors import CancelledError, DeadlineError, GraphError, InputError, TensorLogicError
+from ..errors import CancelledError, DeadlineError, InputError, TensorLogicError
 from .batch_queue import Priority
 from .limits import Limits
 from .metrics import Metrics
@@ -43,15 +43,13 @@ def status_of(error: BaseException) -> int:
         return 429
     if isinstance(error, TensorLogicError) and error.diagnostic.code in STATUS:
         return STATUS[error.diagnostic.code]
-    kinds: list[tuple[type[BaseException], int]] = [
-        (DeadlineError, 504), (CancelledError, 503), (MemoryError, 503), (OSError, 503), (GraphError, 400), (InputError, 400), (ValueError, 400),
-    ]  # fmt: skip
-    if not isinstance(error, TensorLogicError) and isinstance(error, ValueError):
-        return 500
+    if isinstance(error, ValueError):  # ours are the caller's fault
+        return 400 if isinstance(error, TensorLogicError) else 500
+    kinds = ((DeadlineError, 504), (CancelledError, 503), (MemoryError, 503), (OSError, 503))
     return next((status for kind, status in kinds if isinstance(error, kind)), 500)
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def error_body(error: BaseException) -> dict[str, Any]:
     """Return what went wrong as JSON: the message, its code, hints, and when to come back where that helps."""
     if isinstance(error, TensorLogicError):
         found = error.diagnostic
@@ -95,7 +93,7 @@ class Service:
         priority = model.priority
         limit = model.limits.seconds if seconds is None else min(seconds, model.limits.seconds)
         if request.parameters:
-            priority, limit = _told(request, priority, limit)
+            priority, limit = _priority_and_timeout(request, priority, limit)
         # None: the connection looks after it
         timeout = None if seconds is None and limit == self.limits.seconds else limit
         if model.static or model.is_admitted(inputs):
@@ -152,9 +150,8 @@ class Service:
     async def change(self, what: str, name: str) -> None:
         """Load or unload a model, here and in the other worker processes."""
         if not self.control:
-            raise InputError(
-                "models are neither loaded nor unloaded by requests here", "serve with --control", code="E498"
-            )
+            message = "models are neither loaded nor unloaded by requests here"
+            raise InputError(message, "serve with --control", code="E498")
         if self.peers is not None:
             await self.peers.change(what, name)
         else:
@@ -225,7 +222,7 @@ def _cancelled() -> CancelledError:
     return CancelledError("the request was cancelled", code="E980")
 
 
-def _told(request: InferRequest, priority: Priority, timeout: float) -> tuple[Priority, float]:
+def _priority_and_timeout(request: InferRequest, priority: Priority, timeout: float) -> tuple[Priority, float]:
     """Return the priority and the time that a request asks for itself; the time in microseconds, as Triton's clients say it."""
     wanted, limit = request.parameters.get("priority"), request.parameters.get("timeout")
     if wanted is not None and wanted != 0:

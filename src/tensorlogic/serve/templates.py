@@ -39,7 +39,10 @@ class Numbers(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Every byte of a request but the numbers of its inputs: bytes behind the JSON, or one list of floats in it, which ``after`` follows then."""
+    """The bytes that all requests of a template share, and where the numbers of their inputs stand between them.
+
+    Numbers in binary form follow the JSON, which is ``before``; a list of floats stands within it, between ``before`` and ``after``.
+    """
 
     before: bytes
     after: bytes | None
@@ -111,21 +114,21 @@ class Template:
 
     __slots__ = (
         "batcher", "binary", "dtype", "given_id", "head", "kind", "loop", "metrics", "model", "models", "opening", "pattern",
-        "priority", "routes", "service", "shape", "start", "wanted",
+        "priority", "query", "routes", "service", "shape", "start",
     )  # fmt: skip
 
     def __init__(
-        self, routes: Any, model: ServedModel, models: Any, head: KnownHead, pattern: Pattern, told: InferRequest
+        self, routes: Any, model: ServedModel, models: Any, head: KnownHead, pattern: Pattern, query: InferRequest
     ) -> None:
         self.head, self.models = head, models  # those that are served while it holds
-        self.routes, self.model, self.pattern, self.wanted = routes, model, pattern, told
+        self.routes, self.model, self.pattern, self.query = routes, model, pattern, query
         self.service, self.batcher, self.priority = routes.service, model.batcher, model.priority
         self.loop = self.service.loop
         self.metrics = self.service.metrics.model(model.name, model.version)
         self.given_id = head.infer_facts.id
         zeros = {name: np.zeros(n.shape, n.dtype) for name, n in zip(model.inputs, pattern.inputs, strict=True)}
         self.kind = self.batcher.request(zeros, self.priority).kind
-        self.binary = told.outputs[0].binary if told.outputs else told.binary
+        self.binary = query.outputs[0].binary if query.outputs else query.binary
         self.shape: tuple[int, ...] | None = None  # of the output that the opening describes
         self.dtype: Any = None
         self.start = self.opening = b""  # of the head and of the body of an answer
@@ -175,9 +178,9 @@ class Template:
     def _describe(self, output: Array) -> None:
         """Note how answers begin whose output is like this one."""
         self.shape, self.dtype = output.shape, output.dtype
-        model, wanted = self.model, self.wanted
-        tensors = outputs_of(wanted, {model.sole_output: np.zeros_like(output)}, model.outputs)
-        (text, *_), json_length = encode_response(model.head, wanted.id, tensors)
+        model, query = self.model, self.query
+        tensors = outputs_of(query, {model.sole_output: np.zeros_like(output)}, model.outputs)
+        (text, *_), json_length = encode_response(model.head, query.id, tensors)
         kind, more = b"application/json", b""
         if json_length is None:
             text = text[: text.rindex(b'"data":') + len(b'"data":')]
@@ -230,7 +233,7 @@ class TemplateRequest(Request):
 
 
 def template_of(
-    routes: Any, models: Any, name: str, version: str, request: HttpRequest, told: InferRequest
+    routes: Any, models: Any, name: str, version: str, request: HttpRequest, query: InferRequest
 ) -> Template | None:
     """Return the template of requests like this one; None where the model, the request or the server needs to know all about each of them."""
     versions = models[name]
@@ -245,7 +248,7 @@ def template_of(
     config = model.batcher.config
     if config.timeout is not None or config.pad or (routes.log is not None and routes.log.requests):
         return None
-    if len(told.outputs) > 1 or any(o.names for o in told.outputs):
+    if len(query.outputs) > 1 or any(o.names for o in query.outputs):
         return None
-    pattern = pattern_of(request.head.raw, request.body, told, model)
-    return None if pattern is None else Template(routes, model, models, request.head, pattern, told)
+    pattern = pattern_of(request.head.raw, request.body, query, model)
+    return None if pattern is None else Template(routes, model, models, request.head, pattern, query)

@@ -22,10 +22,10 @@ import msgspec
 
 from ..errors import BackendError, InputError, TensorLogicError
 from .access_log import AccessLog
-from .metrics import added
+from .metrics import sum_snapshots
 from .repository import Repository
-from .server import Server, ServerConfig, serve_until_told, serving_loop
-from .service import described
+from .server import Server, ServerConfig, bound_socket, serve_until_told, serving_loop
+from .service import error_body
 
 LINE = 1 << 30  # bytes of one message
 ANSWER = 120.0  # seconds that a worker has to answer
@@ -87,7 +87,7 @@ class Messages:
         try:
             answer = await self._answer(message["ask"])
         except Exception as error:
-            answer = described(error)
+            answer = error_body(error)
         self._send({"to": message["number"], "answer": answer})
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Peers:
     async def snapshots(self) -> dict[str, Any]:
         """Return the metrics of all workers, added up."""
         found = await self.messages.ask({"what": "snapshot"})
-        return added(answer["snapshot"] for answer in found.get("answers", ()) if "snapshot" in answer)
+        return sum_snapshots(answer["snapshot"] for answer in found.get("answers", ()) if "snapshot" in answer)
 
 
 class Parent:
@@ -230,13 +230,7 @@ def _reserved(config: ServerConfig) -> Any:
     ports = {"port": config.port, **({} if config.grpc_port is None else {"grpc_port": config.grpc_port})}
     with contextlib.ExitStack() as stack:
         for name, port in ports.items():
-            held = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET))
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            try:
-                held.bind((config.host, port))  # not listening: connections go to the workers
-            except OSError as error:
-                message = f"cannot listen on {config.host}:{port}: {error.strerror}"
-                raise TensorLogicError(message, "choose another with --port", code="E495") from None
+            held = stack.enter_context(bound_socket(config.host, port))  # does not listen, as the workers do
             ports[name] = held.getsockname()[1]
         yield msgspec.structs.replace(config, **ports)
 
