@@ -56,18 +56,11 @@ class BottleneckReport(NamedTuple):
     def __str__(self) -> str:
         if not self.bottlenecks:
             return "nothing takes any time"
-        rows = [
-            [
-                b.operation,
-                f"{b.percentage:.1f}%",
-                f"{b.total_time_ms:,.3f}",
-                f"{b.calls:,}",
-                b.bound,
-                b.reached,
-                "-" if b.bound == "overhead" else f"{b.fraction:.0%}",
-            ]
-            for b in self.bottlenecks
-        ]
+        rows = []
+        for b in self.bottlenecks:
+            times = f"{b.percentage:.1f}%", f"{b.total_time_ms:,.3f}", f"{b.calls:,}"
+            fraction = "-" if b.bound == "overhead" else f"{b.fraction:.0%}"
+            rows.append([b.operation, *times, b.bound, b.reached, fraction])
         head = ["operation", "share", "ms", "calls", "bound by", "reached", "of the roofline"]
         lines = [table(head, rows, right={1, 2, 3, 5, 6}), f"this machine: {self.machine}"]
         if self.recommendations:

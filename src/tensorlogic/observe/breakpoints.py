@@ -155,7 +155,7 @@ class BreakpointManager(DebugHook):
     @property
     def stops(self) -> bool:  # type: ignore[override]
         """Whether a run may stop, so that it must not write over what is looked at."""
-        return self.enabled and bool(self._points or self._stepping) and (self._on_break is not None or self._asks())
+        return self.enabled and bool(self._points or self._stepping) and (self._on_break is not None or self._prompts())
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
@@ -218,7 +218,7 @@ class BreakpointManager(DebugHook):
         """Tell whether an operation that ran by hand is one to stop at; the hit says where and why."""
         if not self.enabled:
             return None
-        return self._meet(BreakpointHit(node_id, op_name, elapsed_us, has_nan, has_inf, thread=threading.get_ident()))
+        return self._match(BreakpointHit(node_id, op_name, elapsed_us, has_nan, has_inf, thread=threading.get_ident()))
 
     def is_paused(self) -> bool:
         """Tell whether some run is stopped at a breakpoint."""
@@ -236,22 +236,22 @@ class BreakpointManager(DebugHook):
             self._stepping.add(threading.get_ident())
             self._paused.pop(threading.get_ident(), None)
 
-    def _meet(self, at: BreakpointHit) -> BreakpointHit | None:
+    def _match(self, at: BreakpointHit) -> BreakpointHit | None:
         """Return the hit of the first breakpoint that stops here, and count it for all of them."""
         with self._lock:
             points = list(self._points.values())
             stepping = at.thread in self._stepping
             self._stepping.discard(at.thread)
-        met = _NEXT if stepping else None
+        match = _NEXT if stepping else None
         for point in [p for p in points if p.enabled and p.matches(at)]:
             with self._lock:
                 passed, point.ignore = point.ignore > 0, max(0, point.ignore - 1)
                 point.hits += not passed
-            if not passed and met in (None, _NEXT):
-                met = point
-        if met is None:
+            if not passed and match in (None, _NEXT):
+                match = point
+        if match is None:
             return None
-        hit = msgspec.structs.replace(at, breakpoint=met)
+        hit = msgspec.structs.replace(at, breakpoint=match)
         with self._lock:
             self._paused[at.thread] = hit
             self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, frame=None))  # values are the run's
@@ -262,7 +262,7 @@ class BreakpointManager(DebugHook):
         if self._runs.busy:
             return
         run = self._runs.enter(plan, body=body)
-        if body and self._checks():
+        if body and self._looks_at_values():
             run.bad = {slot for (_, slot, _), value in zip(plan.inputs, inputs, strict=True) if is_bad(value)}
 
     def on_run(self, record: RunRecord) -> None:
@@ -282,10 +282,10 @@ class BreakpointManager(DebugHook):
         if not self.enabled or not (self._points or self._stepping) or self._runs.busy:
             return
         step, run = plan.steps[event.step], self._runs.find(plan) or self._runs.enter(plan, body=False)
-        bad = [count_bad(v) for v in values] if self._checks() else []
+        bad = [count_bad(v) for v in values] if self._looks_at_values() else []
         has_nan, has_inf = any(nans for nans, _ in bad), any(infs for _, infs in bad)
         inherited = not run.bad.isdisjoint(step.reads) or (bool(step.bodies) and run.found)
-        hit = self._meet(BreakpointHit(
+        hit = self._match(BreakpointHit(
             step.node, describe(step.op), event.duration_ns / 1e3, has_nan, has_inf, None, event.step, step, plan, values,
             run.around is not None, run.round, thread, inherited, running.frame,
         ))  # fmt: skip
@@ -300,11 +300,11 @@ class BreakpointManager(DebugHook):
                 self._runs.busy = False
                 self._paused.pop(thread, None)
 
-    def _checks(self) -> bool:
+    def _looks_at_values(self) -> bool:
         """Tell whether some breakpoint asks for values to be looked at."""
         return any(p.kind == NUMERICAL and p.enabled for p in self.breakpoints())
 
-    def _asks(self) -> bool:
+    def _prompts(self) -> bool:
         """Tell whether a hit opens a prompt."""
         terminal = any(self._streams) or (_is_terminal(sys.stdin) and _is_terminal(sys.stdout))
         return self.enabled and self._on_break is None and terminal
@@ -312,7 +312,7 @@ class BreakpointManager(DebugHook):
     def _stop(self, hit: BreakpointHit) -> None:
         if self._on_break is not None:
             self._on_break(hit)
-        elif self._asks():
+        elif self._prompts():
             from .prompt import ask
 
             with self._terminal:

@@ -97,20 +97,13 @@ class TraceDiff(msgspec.Struct, frozen=True):
         """Return head, rows and the columns that are flush right, for a table."""
         pairs = (part for name in ("count", "ms", "mean µs") for part in (f"{name} before", "after"))
         head = ["operation", *pairs, "change ms", "ratio"]
-        rows = [
-            [
-                name,
-                f"{r.before.count:,}",
-                f"{r.after.count:,}",
-                f"{r.before.total_ns / 1e6:.3f}",
-                f"{r.after.total_ns / 1e6:.3f}",
-                f"{r.before.mean_ns / 1e3:.1f}",
-                f"{r.after.mean_ns / 1e3:.1f}",
-                f"{r.change_ns / 1e6:+.3f}",
-                r.state if r.state != "both" else "-" if r.ratio is None else f"{r.ratio:.3f}x",
-            ]
-            for name, r in zip(short_names([r.after for r in self.rows]), self.rows[:limit], strict=False)
-        ]
+        rows = []
+        for name, r in zip(short_names([r.after for r in self.rows]), self.rows[:limit], strict=False):
+            sides = r.before, r.after
+            counts, times = [f"{t.count:,}" for t in sides], [f"{t.total_ns / 1e6:.3f}" for t in sides]
+            means, change = [f"{t.mean_ns / 1e3:.1f}" for t in sides], f"{r.change_ns / 1e6:+.3f}"
+            ratio = r.state if r.state != "both" else "-" if r.ratio is None else f"{r.ratio:.3f}x"
+            rows.append([name, *counts, *times, *means, change, ratio])
         return head, rows, set(range(1, len(head)))
 
     def summary(self) -> str:
@@ -208,32 +201,16 @@ def total_record(row: Total) -> dict[str, object]:
 def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> Cells:
     """Return head, rows and the columns that are flush right, for a table."""
     whole = sum(r.self_ns for r in rows) or 1
-    cells = [
-        [
-            name,
-            f"{r.count:,}",
-            f"{r.total_ns / 1e6:.3f}",
-            f"{r.self_ns / 1e6:.3f}",
-            f"{r.mean_ns / 1e3:.1f}",
-            f"{r.max_ns / 1e3:.1f}",
-            f"{100 * r.self_ns / whole:.1f}%",
-        ]
-        for name, r in zip(short_names(rows), rows[:limit], strict=False)
-    ]
+    cells = []
+    for name, r in zip(short_names(rows), rows[:limit], strict=False):
+        times = (f"{ns / 1e6:.3f}" for ns in (r.total_ns, r.self_ns))
+        calls = (f"{ns / 1e3:.1f}" for ns in (r.mean_ns, r.max_ns))
+        cells.append([name, f"{r.count:,}", *times, *calls, f"{100 * r.self_ns / whole:.1f}%"])
     rest = rows[len(cells) :]
     if rest:
-        own = sum(r.self_ns for r in rest)
-        cells.append(
-            [
-                f"... {len(rest):,} more",
-                f"{sum(r.count for r in rest):,}",
-                "",
-                f"{own / 1e6:.3f}",
-                "",
-                "",
-                f"{100 * own / whole:.1f}%",
-            ]
-        )
+        count, own = (sum(getattr(r, field) for r in rest) for field in ("count", "self_ns"))
+        share = f"{100 * own / whole:.1f}%"
+        cells.append([f"... {len(rest):,} more", f"{count:,}", "", f"{own / 1e6:.3f}", "", "", share])
     return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
 
 

@@ -44,7 +44,7 @@ class _Box(NamedTuple):
     width: float
     depth: int
     name: str
-    says: str
+    tooltip: str
     merged: bool = False
 
 
@@ -83,7 +83,7 @@ def _boxes(root: _Node, narrow: float) -> list[_Box]:
     while open:
         node, x, depth = open.pop()
         share = node.weight / whole
-        boxes.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole)))
+        boxes.append(_Box(x, share, depth, node.name, _tooltip(node.name, node.weight, node.count, whole)))
         small: list[_Node] = []
         for called in sorted(node.calls.values(), key=lambda n: n.name):
             if called.weight / whole < narrow:
@@ -94,11 +94,11 @@ def _boxes(root: _Node, narrow: float) -> list[_Box]:
         rest, count = sum(n.weight for n in small), sum(n.count for n in small)
         if rest / whole >= narrow:
             name = f"{len(small):,} small frames"
-            boxes.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole), merged=True))
+            boxes.append(_Box(x, rest / whole, depth + 1, name, _tooltip(name, rest, count, whole), merged=True))
     return boxes
 
 
-def _says(name: str, weight: int, count: int, whole: int) -> str:
+def _tooltip(name: str, weight: int, count: int, whole: int) -> str:
     took = f"{weight / 1e6:,.3f} ms" if weight >= 10**5 else f"{weight / 1e3:,.3f} µs"
     return f"{name} ({took}, {100 * weight / whole:.2f}%, {count:,}x)"
 
@@ -145,7 +145,7 @@ def _frame(box: _Box, inner: int, rows: int) -> str:
     fill = "#ddd" if box.merged or not box.depth else _colour(box.name)
     return (
         f'<g class="f" data-x="{box.x:.9g}" data-w="{box.width:.9g}" data-d="{box.depth}" data-n="{_xml(box.name, quoted=True)}">'
-        f"<title>{_xml(box.says)}</title>"
+        f"<title>{_xml(box.tooltip)}</title>"
         f'<rect x="{x:.2f}" y="{y}" width="{max(wide, 0.1):.2f}" height="{ROW - 1}" fill="{fill}" rx="1"/>'
         f'<text x="{x + 3:.2f}" y="{y + 12}">{escape(label)}</text></g>'
     )

@@ -51,14 +51,7 @@ class Problem(NamedTuple):
             left_out = f" ({self.omitted:,} earlier operations left out)" if self.omitted else ""
             lines.append(f"the path to it{left_out}:")
             rows = [
-                [
-                    f"{s.inside}%{s.node}",
-                    s.operation,
-                    s.operands,
-                    s.result,
-                    s.spread,
-                    "" if s.location is None else str(s.location),
-                ]
+                [f"{s.inside}%{s.node}", s.operation, s.operands, s.result, s.spread, str(s.location or "")]
                 for s in self.path
             ]
             shown = table(["node", "operation", "reads", "result", "values", "source"], rows)
@@ -100,12 +93,8 @@ class TensorInspector(DebugHook):
 
     def watch(self, tensor_id: int | str) -> None:
         """Keep statistics of a tensor: a node number as ``print(plan)`` shows it, or the name of an input or output."""
-        expect(
-            None if isinstance(tensor_id, bool) else tensor_id,
-            (int, str),
-            "a tensor is watched by its node number or its name",
-            'write watch(3) or watch("y")',
-        )
+        given, hint = None if isinstance(tensor_id, bool) else tensor_id, 'write watch(3) or watch("y")'
+        expect(given, (int, str), "a tensor is watched by its node number or its name", hint)
         with self._lock:
             self._watched |= {tensor_id}
 

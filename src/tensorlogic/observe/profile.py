@@ -162,21 +162,12 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.op_profiles:
             return "no steps were profiled"
         longest = sorted(self.op_profiles.items(), key=lambda item: -item[1].self_time_ms)
-        rows = [
-            [
-                name,
-                f"{op.count:,}",
-                f"{op.self_time_ms:,.3f}",
-                f"{self.share(name):.1f}%",
-                f"{op.avg_time_ms * 1e3:,.1f}",
-                f"{op.p50_time_ms * 1e3:,.1f}",
-                f"{op.p99_time_ms * 1e3:,.1f}",
-                bytes_text(op.peak_bytes),
-                f"{op.gflops_per_second:.2f}",
-                f"{op.gb_per_second:.2f}",
-            ]
-            for name, op in longest[:ROWS]
-        ]
+        rows = []
+        for name, op in longest[:ROWS]:
+            whole = f"{op.count:,}", f"{op.self_time_ms:,.3f}", f"{self.share(name):.1f}%"
+            calls = (f"{ms * 1e3:,.1f}" for ms in (op.avg_time_ms, op.p50_time_ms, op.p99_time_ms))
+            rates = (f"{rate:.2f}" for rate in (op.gflops_per_second, op.gb_per_second))
+            rows.append([name, *whole, *calls, bytes_text(op.peak_bytes), *rates])
         head = ["operation", "count", "self ms", "share", "mean µs", "p50 µs", "p99 µs", "memory", "GFLOP/s", "GB/s"]
         lines = [table(head, rows, right=range(1, len(head)))]
         if len(longest) > ROWS:

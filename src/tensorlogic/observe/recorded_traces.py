@@ -108,15 +108,8 @@ class EntryKind(NamedTuple):
     memory: int
 
 
-def _kind(entry: RecordedTraceEntry | _FileEntry) -> EntryKind:
-    return EntryKind(
-        entry.operation,
-        entry.device_id,
-        tuple(entry.input_shapes),
-        entry.output_shape,
-        entry.output_elements,
-        entry.memory_bytes,
-    )
+def _kind(e: RecordedTraceEntry | _FileEntry) -> EntryKind:
+    return EntryKind(e.operation, e.device_id, tuple(e.input_shapes), e.output_shape, e.output_elements, e.memory_bytes)
 
 
 class Entries(Sequence[RecordedTraceEntry]):

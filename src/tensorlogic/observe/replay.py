@@ -122,10 +122,10 @@ class Comparison(NamedTuple):
         differ = "differs" if count == 1 else "differ"
         lines.append(f"{steps} on {self.backend}: {count:,} {differ} by more than {allowed}{rest}")
         lines.append(f"first: {self.first}")
-        where = self.first.step.location
-        return "\n".join(
-            [*lines, *(f"  {text}" for text in self.operands), *([] if where is None else [f"  at {where}"])]
-        )
+        lines += [f"  {text}" for text in self.operands]
+        if self.first.step.location is not None:
+            lines.append(f"  at {self.first.step.location}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return html_text(self)
@@ -258,7 +258,9 @@ class Recording:
                 with engine.guard():
                     values = tuple(np.array(v) for v in frame.advance())
                 recorded = self._values(file, n)
-                yield ReplayStep(n, step, values, recorded, _first_difference(values, recorded, rtol))
+                pairs = () if recorded is None else zip(values, recorded, strict=True)
+                found = (difference(now, before, rtol) for now, before in pairs)
+                yield ReplayStep(n, step, values, recorded, next((d for d in found if d is not None), None))
 
     def _values(self, file: Any, step: int) -> tuple[Any, ...] | None:
         if step >= len(self.durations_ns):
@@ -305,11 +307,6 @@ class Recording:
         return f"<Recording {str(self.path)!r}: {counted(len(self.durations_ns), 'step')}>"
 
 
-def _first_difference(results: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:
-    pairs = zip(results, recorded, strict=True) if recorded is not None else ()
-    return next((d for got, want in pairs if (d := difference(got, want, rtol)) is not None), None)
-
-
 def recorded_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, in the order they were recorded."""
     try:
@@ -319,24 +316,22 @@ def recorded_runs(folder: Path) -> list[Path]:
 
 
 def _manifest(path: Path) -> Manifest:
-    location = SourceLocation(file=str(path))
     try:
         with path.open("rb") as file:
             text = file.read(MANIFEST_LIMIT + 1)
         raw = strict_json(decode_text(text, MANIFEST_LIMIT), str(path))
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             found = repr(raw.get("format")) if isinstance(raw, dict) else type(raw).__name__
-            hints = nearest(found, [FORMAT])
-            raise FormatError(f'this is not a recording: "format" is {found}', *hints, code="E716", location=location)
+            message = f'this is not a recording: "format" is {found}'
+            raise FormatError(message, *nearest(found, [FORMAT]), code="E716")
         if raw.get("version") != VERSION or isinstance(raw["version"], bool):
             message = f"version {raw.get('version')!r} of the recording format is not known here"
-            raise FormatError(message, f"this package reads version {VERSION}", code="E234", location=location)
-        manifest: Manifest = convert(raw, Manifest, "$")
+            raise FormatError(message, f"this package reads version {VERSION}", code="E234")
+        return convert(raw, Manifest, "$")
     except TensorLogicError as error:
-        raise error.at(location) from None
+        raise error.at(SourceLocation(file=str(path))) from None
     except OSError as error:
         raise FormatError(f"cannot read {str(path)!r}: {error}", code="E735") from None
-    return manifest
 
 
 def _plan(graph: EinsumGraph, path: Path) -> ExecutionPlan:

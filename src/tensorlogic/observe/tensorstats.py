@@ -1,4 +1,4 @@
-"""Statistics of a tensor's values, in one place at a time: a large tensor needs no second one beside it."""
+"""Statistics of a tensor's values, computed block by block, so that a large tensor is not copied."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,15 +19,12 @@ SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
 EXACT = 1 << 53  # whole numbers up to here are floats without loss
 
 
-def _micro(ns: int) -> float | Decimal:
-    """Return nanoseconds as microseconds, without loss."""
-    return ns / 1e3 if -EXACT < ns < EXACT else Decimal(ns).scaleb(-3)
-
-
 def _micros(times: NDArray[Any], encode: Any) -> list[bytes]:
-    """Return times as JSON writes them, in microseconds."""
-    near = times.dtype != object and bool(np.all(np.abs(times) < EXACT))
-    values: Sequence[Any] = (times / 1e3).tolist() if near else [_micro(ns) for ns in times.tolist()]
+    """Return times as JSON writes them, in microseconds, without loss."""
+    if times.dtype != object and np.all(np.abs(times) < EXACT):
+        values = (times / 1e3).tolist()
+    else:
+        values = [ns / 1e3 if -EXACT < ns < EXACT else Decimal(ns).scaleb(-3) for ns in times.tolist()]
     text: bytes = encode(values)
     return text[1:-1].split(b",")
 
@@ -95,25 +91,13 @@ def to_speedscope(trace: Trace) -> str:
             marks.append(f'{{"type":"O","frame":{frame},"at":{start}}}')
             stack.append(f'{{"type":"C","frame":{frame},"at":{end}}}')
         marks += reversed(stack)
-        last = int(track.inner_end[track.depth == 0][-1]) - origin
-        profiles.append(
-            {
-                "type": "evented",
-                "name": clean(track.name),
-                "unit": "nanoseconds",
-                "startValue": int(track.start[0]) - origin,
-                "endValue": last,
-                "events": msgspec.Raw(f"[{','.join(marks)}]".encode()),
-            }
-        )
-    return msgspec.json.encode(
-        {
-            "$schema": SPEEDSCOPE,
-            "shared": {"frames": [{"name": f} for f in frames]},
-            "profiles": profiles,
-            "exporter": "tensorlogic",
-        }
-    ).decode()
+        first, last = int(track.start[0]) - origin, int(track.inner_end[track.depth == 0][-1]) - origin
+        head = {"type": "evented", "name": clean(track.name), "unit": "nanoseconds"}
+        events_json = msgspec.Raw(f"[{','.join(marks)}]".encode())
+        profiles.append({**head, "startValue": first, "endValue": last, "events": events_json})
+    shared = {"frames": [{"name": f} for f in frames]}
+    file = {"$schema": SPEEDSCOPE, "shared": shared, "profiles": profiles, "exporter": "tensorlogic"}
+    return msgspec.json.encode(file).decode()
 
 
 def to_collapsed(trace: Trace) -> str:

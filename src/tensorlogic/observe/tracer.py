@@ -18,7 +18,7 @@ from .columns import Names
 from .open_runs import DebugHook
 from .profile import body_ids
 from .recorded_traces import RecordedExecutionTrace, RecordedTraceEntry
-from .trace import Trace
+from .trace import SHOWN, Trace
 
 
 class TraceEntry(NamedTuple):
@@ -92,18 +92,13 @@ class ExecutionTrace(NamedTuple):
         return RecordedExecutionTrace.from_columns(kinds, kind, [(e.end_ns - e.start_ns) / 1e3 for e in self.entries])
 
     def __str__(self) -> str:
-        rows = [
-            [
-                f"{'  ' if e.body else ''}%{e.node_id}",
-                e.operation,
-                " ".join(f"%{i}" for i in e.input_ids),
-                f"{e.duration_ms():.3f}",
-            ]
-            for e in self.entries[:40]
-        ]
+        rows = []
+        for e in self.entries[:SHOWN]:
+            reads = " ".join(f"%{i}" for i in e.input_ids)
+            rows.append([f"{'  ' * e.body}%{e.node_id}", e.operation, reads, f"{e.duration_ms():.3f}"])
         lines = [table(["node", "operation", "reads", "ms"], rows, right={3})] if rows else []
-        if len(self.entries) > 40:
-            lines.append(f"... {len(self.entries) - 40:,} more operations")
+        if len(self.entries) > SHOWN:
+            lines.append(f"... {len(self.entries) - SHOWN:,} more operations")
         name = "" if self.graph_id is None else f" of graph {self.graph_id}"
         return "\n".join([*lines, f"trace{name}: {str(self.summary()).rsplit(chr(10), 1)[-1]}"])
 

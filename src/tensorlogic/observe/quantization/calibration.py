@@ -171,7 +171,7 @@ def run_watched(
     from ...runtime.executor import Executor
 
     watched = {f"watched.{i}": tell for i, tell in nodes.items()}
-    outputs = [(name, i) for name, i in zip(watched, nodes, strict=True)]
+    outputs = list(zip(watched, nodes, strict=True))
     probe = EinsumGraph(graph.nodes, outputs, graph.constants)
     executor = Executor(backend, context=ExecutionContext([CalibrationHook(watched)]))
     for batch in batches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +57,3 @@ def decibels(value: float) -> str:
     ('35.2', 'exact')
     """
     return "exact" if value == math.inf else f"{value:.1f}"
-
-
-def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures for JSON, which has no infinities."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}

@@ -152,14 +152,15 @@ def model_of(
     first = batches[0] if batches else {}
     types = {name: TensorType.of(plain_array(v)) for name, v in first.items()}
     bound, names = with_params(graph, values, types)
-    fixed = constant_nodes(bound)
-    products = find_products(bound, names, fixed)
+    products = find_products(bound, names, constant_nodes(bound))
     weights = _weights(bound, products, executor)
     taken = {p.node for p in products}
     inputs = {i: n for n, i in bound.inputs.items() if n in first and (bound.type_of(i).shape or ("?",))}
-    for p in find_products(
-        bound, inputs, bytearray(i in inputs and _static(bound, i) for i in range(len(bound.nodes)))
-    ):
+    fixed = bytearray(len(bound.nodes))
+    for i in inputs:
+        shape = bound.type_of(i).shape
+        fixed[i] = shape is not None and shape.is_static
+    for p in find_products(bound, inputs, fixed):
         if p.node not in taken and not p.lookup:
             taken.add(p.node)
             products.append(p)
@@ -168,11 +169,6 @@ def model_of(
         _refuse(bound)
     given = frozenset(p.node for p in products if p.w in inputs)
     return Model(bound, tuple(sorted(products)), weights, given, batches, names)
-
-
-def _static(graph: EinsumGraph, i: int) -> bool:
-    shape = graph.type_of(i).shape
-    return shape is not None and shape.is_static
 
 
 def checked_batches(calibration: Batches | None) -> tuple[dict[str, Any], ...]:

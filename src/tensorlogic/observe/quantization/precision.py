@@ -74,17 +74,10 @@ class PrecisionAssignment(Mapping[str, "QuantizationConfig | None"]):
 
     def __str__(self) -> str:
         head = ["weight", "shape", *(f"error {name}" for name in LEVELS[1:]), "chosen", "bytes before", "after"]
-        rows = [
-            [
-                row.name,
-                "×".join(map(str, row.shape)),
-                *(f"{e:.2e}" for e in row.errors[1:]),
-                LEVELS[row.level],
-                f"{row.sizes[0]:,}",
-                f"{row.sizes[row.level]:,}",
-            ]
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            errors, sizes = [f"{e:.2e}" for e in row.errors[1:]], [f"{row.sizes[k]:,}" for k in (0, row.level)]
+            rows.append([row.name, "×".join(map(str, row.shape)), *errors, LEVELS[row.level], *sizes])
         shown = table(head, rows, right={*range(2, 2 + len(LEVELS) - 1), len(head) - 2, len(head) - 1})
         return f"{shown}\n{bytes_text(self.total_bytes)} in all, relative error {self.error:.2e}"
 
@@ -116,11 +109,8 @@ def assign_precision(
     ([1, 2], 6912)
     """
     if (budget_bytes is None) == (max_error is None):
-        raise InputError(
-            "give one of budget_bytes= and max_error=, not both and not neither",
-            "write budget_bytes=100_000",
-            code="E329",
-        )
+        message = "give one of budget_bytes= and max_error=, not both and not neither"
+        raise InputError(message, "write budget_bytes=100_000", code="E329")
     if budget_bytes is not None:
         expect_whole("budget_bytes", budget_bytes, 1)
     elif isinstance(max_error, bool) or not isinstance(max_error, int | float) or not 0 < max_error < math.inf:
@@ -175,10 +165,11 @@ class _Measure:
             {} if config is None else choose(model, {p.node: config for p in model.products}, executor)
             for config in LADDER.values()
         ]
-        self.exact = [self._run(model.graph, batch) for batch in model.batches]
+        self.exact = self._outputs(model.graph)
 
-    def _run(self, graph: EinsumGraph, batch: Mapping[str, Any]) -> list[Any]:
-        return list(self.executor.execute(graph, batch))
+    def _outputs(self, graph: EinsumGraph) -> list[Any]:
+        """Return the outputs of all batches, one after another."""
+        return [output for batch in self.model.batches for output in self.executor.execute(graph, batch)]
 
     def rows(self) -> list[PrecisionRow]:
         found = []
@@ -205,6 +196,4 @@ class _Measure:
             rounded = [self.choices[level][node].tensor.dequantize() for node, (_, level) in at.items()]
             return relative_error(weights, rounded)
         pairs = {node: (p, self.choices[level][node]) for node, (p, level) in at.items()}
-        graph = lowered(with_pairs(self.model.graph, pairs, self.model.given))
-        runs = [self._run(graph, batch) for batch in self.model.batches]
-        return relative_error([x for run in self.exact for x in run], [x for run in runs for x in run])
+        return relative_error(self.exact, self._outputs(lowered(with_pairs(self.model.graph, pairs, self.model.given))))

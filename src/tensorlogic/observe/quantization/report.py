@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ...diagnostics import bytes_text
@@ -23,7 +24,7 @@ from ...ir.types import FLOATS
 from ...ir.whole_files import write_whole
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table
-from .error_figures import ErrorFigures, finite_or_none
+from .error_figures import ErrorFigures
 from .post_training import Batches, Configs, Quantization, quantize_graph
 
 if TYPE_CHECKING:
@@ -169,11 +170,13 @@ class QuantizationReport(NamedTuple):
         """Return the figures as JSON; the graph and the pictures are not in it."""
         plain = self._asdict()
         del plain["graph"], plain["pictures"]
-        plain["tensors"] = [_plain(t) for t in self.tensors]
+        for name in ("tensors", "layers"):
+            plain[name] = [{**row._asdict(), "error": row.error._asdict()} for row in plain[name]]
         plain["left"] = [row._asdict() for row in self.left]
-        plain["layers"] = [_plain(row) for row in self.layers]
-        plain["outputs"] = {name: finite_or_none(e._asdict()) for name, e in self.outputs.items()}
-        return json.dumps(plain, allow_nan=False)
+        plain["outputs"] = {name: error._asdict() for name, error in self.outputs.items()}
+        return json.dumps(
+            json.loads(msgspec.json.encode(plain))
+        )  # msgspec writes null for infinities, which JSON lacks
 
     def error_svg(self) -> str:
         """Return a picture of the error after each product."""
@@ -198,10 +201,6 @@ class QuantizationReport(NamedTuple):
         target = Path(path)
         text = self.to_json() if target.suffix == ".json" else self.to_html()
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _plain(row: TensorRow | LayerRow) -> dict[str, Any]:
-    return {**row._asdict(), "error": finite_or_none(row.error._asdict())}
 
 
 def _tensors(quantization: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
