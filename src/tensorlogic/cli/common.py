@@ -196,9 +196,8 @@ def read_value(name: str, text: str) -> Any:
     except Exception as error:
         # a broken archive or header raises what its reader comes upon: BadZipFile, TokenError, zlib.error
         hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
-        raise InputError(
-            f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}", hint, code="E306"
-        ) from None
+        message = f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}"
+        raise InputError(message, hint, code="E306") from None
 
 
 @contextlib.contextmanager
@@ -306,10 +305,11 @@ def rounds() -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with watching(_Rounds()) as hook:
+    hook = _Rounds()
+    with watching(hook):
         try:
             yield
         finally:
-            if hook.shown:  # type: ignore[attr-defined]
-                hook.show("")  # type: ignore[attr-defined]
+            if hook.shown:
+                hook.show("")
                 sys.stderr.write("\r")

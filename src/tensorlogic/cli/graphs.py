@@ -130,13 +130,14 @@ def run_command(
     for name in [] if output is None else loaded.output_names:  # none that would be unpacked outside of its folder
         if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
             raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
-    out = common.executor_of(backend, level).execute(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
+    executor, values = common.executor_of(backend, level), common.read_values(inputs)
+    arrays = dict(executor.execute(loaded, values, sizes=common.read_sizes(sizes)).items())
     if output is not None:
-        save_arrays(output, dict(out.items()))
+        save_arrays(output, arrays)
     if as_json:
-        common.print_json({"outputs": arrays_json(dict(out.items()))})
+        common.print_json({"outputs": arrays_json(arrays)})
         return
-    print_arrays(dict(out.items()), loaded.axis_names)
+    print_arrays(arrays, loaded.axis_names)
     if output is not None:
         click.echo(f"written to {output}")
 

@@ -90,7 +90,10 @@ def quantize_command(
     loaded = load_graph(graph)
     params = {} if params_path is None else read_arrays(params_path)
     data = None if calibrate is None else read_arrays(calibrate)
-    right = _labels(data, labels)
+    if labels is not None and (data is None or labels not in data):
+        hint = "write --labels with one of its names"
+        raise InputError(f"the calibration data have no array {labels!r}", hint, code="E306")
+    right = None if data is None or labels is None else data[labels]
     given = None if data is None else {k: v for k, v in data.items() if k != labels or k in loaded.inputs}
     if given is not None and (beside := [name for name in given if name not in loaded.inputs]):
         hint = (
@@ -158,13 +161,3 @@ def _config(
         calibration=CalibrationMethod(method.replace("-", " ")),
         rounding=QuantizationRounding[rounding.upper().replace("-", "_")],
     )
-
-
-def _labels(data: dict[str, Any] | None, name: str | None) -> Any:
-    if name is None:
-        return None
-    if data is None or name not in data:
-        raise InputError(
-            f"the calibration data have no array {name!r}", "write --labels with one of its names", code="E306"
-        )
-    return data[name]

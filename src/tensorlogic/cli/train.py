@@ -145,10 +145,9 @@ def _resumed(config: Any, settings: dict[str, Any]) -> Any:
     """Return the config of a run that goes on: the one it began with, for as many epochs as the file says now."""
     now = _config(settings, config.folder)
     for name in settings:
-        if name not in ("epochs", "folder", "progress") and repr(getattr(now, name)) != repr(getattr(config, name)):
-            message = (
-                f"{name} is {getattr(config, name)!r} in the checkpoint, and {getattr(now, name)!r} in the config file"
-            )
+        before, after = getattr(config, name), getattr(now, name)
+        if name not in ("epochs", "folder", "progress") and repr(after) != repr(before):
+            message = f"{name} is {before!r} in the checkpoint, and {after!r} in the config file"
             hint = "a run goes on with the settings that it began with; only epochs may change"
             raise InputError(message, hint, code="E878")
     return replace(config, epochs=now.epochs) if "epochs" in settings else config

@@ -154,16 +154,7 @@ def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> GraphAndInp
 
 
 _SCALES = np.array([0.1, 0.5, 2.0, 0.3, 1.0, 0.7] * 2, "f4").reshape(2, 3, 2)
-_BYTES = {
-    kind: np.array(row, "u1")
-    for kind, row in {
-        "int4": [0x81, 0x7F],
-        "int2": [0xE4],
-        "ternary": [0x07],
-        "binary": [0x05],
-        "e4m3": [56, 184, 126, 1],
-    }.items()
-}
+_BYTES = {"int4": [0x81, 0x7F], "int2": [0xE4], "ternary": [0x07], "binary": [0x05], "e4m3": [56, 184, 126, 1]}
 _UNARY: Mapping[str, Make] = {
     "literal": lambda b, x: x * 2 + 1.5,
     "reduce/all axes": lambda b, x: (b.sum(x), b.max(x), b.mean(x), b.argmax(x), b.any(x)),
@@ -218,7 +209,7 @@ _UNARY: Mapping[str, Make] = {
         for kind in ("int2", "ternary", "binary", "e4m3", "e5m2")
     ),
     "quantize/unpack": lambda b, x: tuple(
-        x * b.cast(b.unpack(_BYTES[kind], kind, 4), "float32") for kind in ("int4", "int2", "ternary", "binary", "e4m3")
+        x * b.cast(b.unpack(np.array(row, "u1"), kind, 4), "float32") for kind, row in _BYTES.items()
     ),
     "layers/softmax": lambda b, x: (b.softmax(x), b.log_softmax(x, 1), b.logsumexp(x, (0, 1))),
     "layers/norms": lambda b, x: (b.layer_norm(x), b.rms_norm(x), b.var(x, 1)),

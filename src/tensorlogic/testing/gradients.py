@@ -78,19 +78,10 @@ class GradientReport(NamedTuple):
 
     def __str__(self) -> str:
         head = ["input", "shape", "checked", "worst at", "derivative", "quotient", "error", "verdict"]
-        rows = [
-            [
-                c.name,
-                str(list(c.shape)),
-                c.checked,
-                c.place,
-                f"{c.derivative:.8g}",
-                f"{c.quotient:.8g}",
-                f"{c.error:.1e}",
-                c.verdict,
-            ]
-            for c in self.checks
-        ]
+        rows = []
+        for c in self.checks:
+            numbers = f"{c.derivative:.8g}", f"{c.quotient:.8g}", f"{c.error:.1e}"
+            rows.append([c.name, str(list(c.shape)), c.checked, c.place, *numbers, c.verdict])
         wrong, count = sum(c.verdict == "wrong" for c in self.checks), len(self.checks)
         summary = f"{wrong} of {count} gradients {'is' if wrong == 1 else 'are'} wrong"
         if not wrong:

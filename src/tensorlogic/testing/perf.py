@@ -225,9 +225,8 @@ def _warnings(measured: Mapping[str, object], saved: Mapping[str, _Saved]) -> li
     found: dict[str, list[str]] = {}
     for name, then in ((name, saved[name]) for name in measured if name in saved):
         if then.machine != here:
-            reason = (
-                f"measured on another machine ({then.machine}; this one is {here}): ratios compare the machines too"
-            )
+            machines = f"{then.machine}; this one is {here}"
+            reason = f"measured on another machine ({machines}): ratios compare the machines too"
             found.setdefault(reason, []).append(name)
         for part in ("python", "numpy"):
             if then.versions.get(part, versions[part]) != versions[part]:

@@ -187,10 +187,7 @@ class RuleSet(NamedTuple):
 
     def consequences(self) -> dict[str, set[tuple[int, int]]]:
         """Return what follows, worked out tuple by tuple."""
-        known = {
-            name: {(int(i), int(j)) for i, j in zip(*np.nonzero(array), strict=True)}
-            for name, array in self.facts.items()
-        }
+        known: dict[str, set[Any]] = {n: set(map(tuple, np.argwhere(a).tolist())) for n, a in self.facts.items()}
         known |= {head[0]: set() for head, _ in self.rules}
         while True:
             before = sum(map(len, known.values()))
