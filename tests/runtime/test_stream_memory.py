@@ -64,3 +64,31 @@ def test_a_reader_that_needs_more_than_the_target_is_refused_and_the_default_goe
         tl.Executor().execute_stream(graph(), tmp_path / "x.parquet", small, inputs=WEIGHTS).result()
     assert caught.value.diagnostic.code == "E533"
     assert tl.Executor().execute_stream(graph(), tmp_path / "x.parquet", inputs=WEIGHTS).result()["mean"].shape == (16,)
+
+
+def test_with_less_memory_arrow_is_asked_for_fewer_rows_at_once() -> None:
+    from tensorlogic.runtime.streams.blocks import Wanted
+    from tensorlogic.runtime.streams.table_sources import Batches
+
+    wanted = Wanted({"x": 0}, {"x": tl.TensorType(None, None)})
+    schema = pa.schema([(f"x_{n}", pa.float32()) for n in range(WIDTH)])
+    asked: list[int] = []
+
+    def held(names: list[str], rows: int) -> int:
+        asked.append(rows)
+        return 100 * rows
+
+    for limit, want in {1 << 30: [131072], 8 << 20: [131072, 32768], 1: [131072, 32768, 8192]}.items():
+        asked.clear()
+        source = Batches(lambda row, rows, names: (iter(()), rows), schema, None, wanted, "a table", held=held)
+        assert source.reader_bytes(limit) == 100 * want[-1]
+        assert asked == want
+        assert source._open(0, source._rows_at_once(), [])[1] == want[-1]  # and so it is read
+
+
+def test_the_array_of_the_first_chunk_is_used_again(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1000, WIDTH), "float32"))
+    config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(100), prefetch=0)
+    with tl.Executor().execute_stream(graph(), tmp_path / "x.npy", config, inputs=WEIGHTS) as stream:
+        places = {stream.take().values["x"].ctypes.data for _ in range(5)}
+    assert len(places) == 1

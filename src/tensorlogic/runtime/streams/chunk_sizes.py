@@ -177,17 +177,17 @@ class Fastest:
 
 
 def chunk_sizes(
-    mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader_bytes: Callable[[], int] = lambda: 0
+    mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader_bytes: Callable[[int], int] = lambda _: 0
 ) -> ChunkSizes:
     """Return what chooses the sizes of chunks; ``chunk_bytes`` tells what a chunk of so many rows takes in all.
 
-    ``reader_bytes`` tells what the source takes whatever the chunks are. Where nobody asked for a limit, that comes on top of it.
+    ``reader_bytes`` tells, of a limit, what the source takes whatever the chunks are. Where nobody asked for a limit, that comes on top of it.
     """
     match mode:
         case FixedChunk(rows):
             return Constant(rows)
         case DynamicChunk(megabytes):
-            reader = 0 if mode is DEFAULT else reader_bytes()
+            reader = 0 if mode is DEFAULT else reader_bytes(int(megabytes * MEGABYTE))
             taken = cache(chunk_bytes)
             enough = largest_within(lambda rows: taken(rows) - taken(1), ENOUGH)
             if reader + taken(enough) <= megabytes * MEGABYTE * SPARE:  # most often, and a search makes plans

@@ -84,8 +84,8 @@ class Cutter:
                     "chunks may differ in their number of rows only",
                     code="E536",
                 )
-        if self._first is None:
-            self._first = self._range(block, 0, 0)
+        if self._first is None:  # a copy: a view would keep the memory of the block from being used again
+            self._first = {n: value.copy() for n, value in self._range(block, 0, 0).items()}
         if count:
             self._blocks.append((count, block))
             self.waiting += count

@@ -234,7 +234,7 @@ class Stream(Iterator[StreamResult]):
             self.config.mode,
             lambda n: processor.chunk_bytes(n, ahead),
             available_memory() // SHARE,
-            lambda: getattr(self.source, "reader_bytes", 0),
+            getattr(self.source, "reader_bytes", lambda limit: 0),
         )
         if saved is not None:
             saved.restore(self, sizes)

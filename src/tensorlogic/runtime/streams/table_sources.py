@@ -16,7 +16,9 @@ from .blocks import Block, Buffers, Wanted
 from .source_fingerprints import file_mark
 from .table_columns import Parts, batch_parts, batch_rows, columns_for, is_list, turning_bytes
 
-BATCH = 1 << 18  # cells that Arrow is asked for at once
+BATCH = 1 << 20  # cells that Arrow is asked for at once: a quarter of them takes a seventh more time
+READER = 2 / 3  # of the memory of a stream, what reading may take before Arrow is asked for fewer
+FEWEST = 16  # times fewer cells, at most
 LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
 UNKNOWN = 32  # elements of a list that may have any number of them
 Opened = tuple[Iterator[Any], int]  # batches, and the row that the first of them begins at
@@ -48,22 +50,29 @@ class Batches:
         self._parts: dict[str, Parts] = {}  # of the batch that rows are taken from now
         self._at = self._place = self._stop = 0  # the row of the stream; that of the batch, and where it ends
         self._buffers, self._turned = Buffers(), Buffers()  # of chunks, and of columns on their way
+        self._fewer = 1  # times fewer cells at once than there would be with memory enough
 
     @property
     def names(self) -> list[str]:
         """The columns that are read."""
         return [column for own in self.columns.values() for column in own]
 
-    @property
-    def reader_bytes(self) -> int:
-        """The bytes that reading takes, whatever the chunks are: those of Arrow, and of columns on their way into rows."""
-        return self._held(self.names, self._rows_at_once()) + turning_bytes(self.columns)
+    def reader_bytes(self, limit: int) -> int:
+        """Return the bytes that reading takes, whatever the chunks are: those of Arrow, and of columns on their way into rows.
+
+        Where they are most of the memory that the stream may have, Arrow is asked for fewer rows at a time from here on.
+        """
+        taken = self._held(self.names, self._rows_at_once()) + turning_bytes(self.columns)
+        if taken <= READER * limit or self._fewer == FEWEST:
+            return taken
+        self._fewer *= 4
+        return self.reader_bytes(limit)
 
     def _rows_at_once(self) -> int:
         """Return how many rows Arrow is asked for at a time."""
         kinds = [self.schema.field(column).type for column in self.names]
         cells = sum(getattr(kind, "list_size", UNKNOWN) if is_list(kind) else 1 for kind in kinds)
-        return max(64, (LISTS if any(map(is_list, kinds)) else BATCH) // cells)
+        return max(64, (LISTS if any(map(is_list, kinds)) else BATCH // self._fewer) // cells)
 
     def read(self, rows: int) -> Block | None:
         """Return the next rows: as many as are wanted, where there are so many left."""
