@@ -110,10 +110,12 @@ def way_of(executor: Executor, graph: EinsumGraph, group: Group, ranks: int = 1)
         return Way(None, "")  # one run gives the answer of all
     if executor.batches is None:
         executor.batches = Store(executor.programs.store.bound)
-    key = (graph, group.over, group.kind, ranks > 1)
     last = executor.last_batch
-    if last is not None and last[0][0] is graph and last[0][1:] == key[1:]:  # hashing a key takes longer
-        return last[1]
+    if last is not None and last[0][0] is graph:  # hashing a key takes longer
+        _, over, kind, shared = last[0]
+        if over == group.over and kind == group.kind and shared == (ranks > 1):
+            return last[1]
+    key = (graph, group.over, group.kind, ranks > 1)
     found: Way | None = executor.batches.get(key)
     if found is None:
         found = _new_way(executor, graph, group, ranks)
@@ -156,12 +158,11 @@ def _bytes(
 
 def room(executor: Executor) -> int | None:
     """Return the least of the limits of memory that hold for runs now; None without any."""
-    limits = (
-        executor.programs.memory_limit,
-        executor.context.memory_limit,
-        *[c.memory_limit for c in active_contexts()],
-    )
-    return min([limit for limit in limits if limit is not None], default=None)
+    limits = [executor.programs.memory_limit, executor.context.memory_limit]
+    if contexts := active_contexts():
+        limits += [c.memory_limit for c in contexts]
+    given = [limit for limit in limits if limit is not None]
+    return min(given) if given else None
 
 
 def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int = 1) -> int:
