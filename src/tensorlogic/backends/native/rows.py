@@ -197,9 +197,9 @@ class _Writer:
         else:
             text = [
                 *head,
-                *(f"    {line}" for line in fixed),
+                *(f"    {line}" for line in (*fixed, *self._divided(sizes))),
                 "    for i in range(lo, hi):",
-                *(f"        {line}" for line in (*self._divided(sizes), *moving, *body)),
+                *(f"        {line}" for line in (*moving, *body, *self._counted(sizes))),
             ]
         outer = self.layout.outer
         return Source(
@@ -222,12 +222,20 @@ class _Writer:
         return any(len({a.outer[n] for n in wide}) > 1 for _, a in self.names)
 
     def _divided(self, sizes: Sequence[str]) -> list[str]:
-        lines, rest = [], "i"
+        """Write the place along each outer axis that a kernel begins at."""
+        lines, rest = [], "lo"
         for n in range(len(sizes), 0, -1):
             lines.append(f"i{n} = {rest} % d{n}")
             lines.append(f"q{n} = {rest} // d{n}")
             rest = f"q{n}"
         return [*lines, f"i0 = {rest}"] if sizes else []
+
+    def _counted(self, sizes: Sequence[str]) -> list[str]:
+        """Write the step to the next place: counting takes less time than dividing."""
+        lines = ["i0 += 1"] if sizes else []
+        for n in range(1, len(sizes) + 1):
+            lines = [f"i{n} += 1", f"if i{n} == d{n}:", f"    i{n} = 0", *(f"    {line}" for line in lines)]
+        return lines
 
     def _views(self) -> list[tuple[tuple[int, _Access], str]]:
         """Return the lines that give names to rows and cells of arrays."""
