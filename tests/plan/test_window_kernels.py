@@ -35,6 +35,8 @@ def test_convolutions_and_their_gradients_answer_as_the_reference(sizes, stride,
     kinds = {s.computed_by for s in plan.steps}
     assert "overlaps" in kinds and ("windows" in kinds or stride > dilation)  # windows side by side are no copy
     found = call(bind(plan, tl.Executor().backend), list(inputs.values()))
+    steps = call(bind(lay_out(whole.graph, in_place=True), tl.Executor().backend), list(inputs.values()))
+    assert [value.tobytes() for value in found] == [value.tobytes() for value in steps]
     want = tl.Executor("reference").execute(graph, inputs)
     for name, value in zip(graph.output_names, found, strict=True):
         np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-4, err_msg=name)
@@ -51,3 +53,17 @@ def test_sums_of_rows_and_slices_answer_as_the_reference() -> None:
     for name in graph.output_names:
         assert found[name].shape == want[name].shape
         np.testing.assert_allclose(found[name], want[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "step", "dilation"), [(3, 1, 1), (5, 1, 1), (2, 3, 1), (3, 2, 2), (4, 1, 2)])
+def test_windows_that_are_added_up_have_the_bits_of_numpy_signs_of_zeros_too(size, step, dilation) -> None:
+    b = tl.GraphBuilder()
+    shape = (2, (13 - (size - 1) * dilation - 1) // step + 1, 3, size)
+    x = b.transpose(b.input("x", (*shape[:2], size, 3), "float32"), (0, 1, 3, 2))
+    graph = b.build(y=b.overlap_add(x, 1, 13, step=step, dilation=dilation))
+    values = np.random.default_rng(0).choice(np.float32([-0.0, -0.0, -0.0, 0.0, 0.1]), size=(*shape[:2], size, 3))
+    whole = tl.Executor().plan(graph, {"x": values})
+    plan = lay_out(whole.graph, in_place=True, groups=lambda g: window_groups(g, range(len(g.nodes))))
+    assert "overlaps" in {s.computed_by for s in plan.steps}
+    found, want = (call(bind(p, tl.Executor().backend), [values])[0] for p in (plan, whole))
+    assert found.tobytes() == want.tobytes() and np.signbit(want[want == 0]).any()

@@ -1,7 +1,7 @@
 """Which nodes run as one native step: decided here, from what a backend says its kernels can do.
 
 One policy governs what may be compiled. ``exact``: results have NumPy's bits, and only what takes long on NumPy is compiled.
-``adaptive``: the same bits, but everything that has a kernel (used for what proved hot). ``fast``: everything that has a kernel;
+``adaptive``: the same bits, but everything that has a kernel (used for what proved hot, and for long training runs). ``fast``: everything that has a kernel;
 sums may be added in another order, and functions such as exp differ in the last place or two.
 """
 
@@ -94,11 +94,12 @@ def find_groups(
         taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
     groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
-    if policy == "fast" and reading.live and facts.usable():
+    if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
             groups += window_groups(graph, [i for i in reading.live if i not in taken])
-        groups += _column_sums(reading, taken)
+        if policy == "fast":
+            groups += _column_sums(reading, taken)
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _slow_on_numpy(reading, g[0])]
@@ -111,7 +112,7 @@ def find_groups(
 
 def _exact(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "integers", "fuzzy"):
+    if group.kind in ("bits", "fixpoint", "integers", "fuzzy", "windows", "overlaps"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

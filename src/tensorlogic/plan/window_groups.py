@@ -58,6 +58,20 @@ class Runs(NamedTuple):
     examples: int
 
 
+class Sums(NamedTuple):
+    """Windows along one axis added up, within an example: runs of the result, each the sum of some runs of what is read.
+
+    There is a run for each place before the axis, along it and after it.
+    """
+
+    length: int  # of a run
+    terms: list[list[int]]  # for each place along the axis, where the runs begin that are added up: in NumPy's order
+    begun: list[bool]  # whether sums begin with their first term, not with 0: this tells 0 and -0 apart
+    outer: Any  # where runs begin in what is read, by the place before the axis
+    inner: Any  # and by the place after it
+    size: int  # elements of an example of the result
+
+
 Link = tuple[ops.Op, Shape, Shape]  # an operation of a chain, the shape that it reads and the one that it makes
 
 
@@ -75,7 +89,8 @@ def window_groups(graph: EinsumGraph, live: Sequence[int]) -> list[Fusable]:
         while isinstance(nodes[below := nodes[chain[0]].args[0]].op, inner | ops.Transpose) and uses[below] == 1:
             chain.insert(0, below)
         links = [(nodes[n].op, dims(graph.type_of(nodes[n].args[0])), dims(graph.type_of(n))) for n in chain]
-        if any(isinstance(op, inner) for op, _, _ in links) and runs_of(links) is not None:
+        table = runs_of(links) if kind == "windows" else sums_of(links)
+        if any(isinstance(op, inner) for op, _, _ in links) and table is not None:
             taken.update(chain)
             found.append(Fusable(tuple(chain), TITLES[kind], kind))
     return found
@@ -92,30 +107,63 @@ def links_of(step: Step) -> list[Link]:
 
 
 def runs_of(chain: Sequence[Link]) -> Runs | None:
-    """Return the runs of the view that a chain makes of an array; None where an example is no piece of the array.
-
-    Backwards the array is what the chain makes, and each operation is undone.
-    """
-    backwards = isinstance(chain[-1][0], ops.OverlapAdd)
-    shape = chain[-1][2] if backwards else chain[0][1]
+    """Return the runs of the view that a chain makes of an array; None where an example is no piece of the array."""
+    shape = chain[0][1]
     view = View.of(shape)
-    for op, before, after in reversed(chain) if backwards else chain:
+    for op, before, after in chain:
         match op:
             case ops.Window():
                 axis = normal_axis(op.axis, len(before), "window")
                 view = view.window(axis, after[axis], after[-1], op.step, op.dilation)
-            case ops.OverlapAdd():
-                axis = normal_axis(op.axis, len(after), "overlap_add")
-                view = view.window(axis, before[axis], before[-1], op.step, op.dilation)
             case ops.Transpose():
-                view = view.transpose([op.order.index(a) for a in range(len(op.order))] if backwards else op.order)
+                view = view.transpose(op.order)
     if 0 in view.shape or len(shape) < 2 or view.shape[0] != shape[0] or view.strides[0] != math.prod(shape[1:]):
         return None
+    length, at = _run(view)
+    starts = _starts(view.shape[1:at], view.strides[1:at])
+    return Runs(starts, length, math.prod(shape[1:]), shape[0]) if len(starts) <= MOST_RUNS else None
+
+
+def sums_of(chain: Sequence[Link]) -> list[Sums] | None:
+    """Return the sums of a chain that adds up windows axis by axis; None where an example is no piece of the array."""
+    view, found = View.of(chain[0][1]), []
+    for op, before, after in chain:
+        if isinstance(op, ops.Transpose):
+            view = view.transpose(op.order)
+        if not isinstance(op, ops.OverlapAdd):
+            continue
+        axis = normal_axis(op.axis, len(after), "overlap_add")
+        if 0 in before or 0 in after or axis == 0 or view.strides[0] != math.prod(before[1:]):
+            return None
+        length, at = _run(View(view.shape[:-1], view.strides[:-1]), axis)
+        if math.prod(after[1:at]) * before[-1] > MOST_RUNS:
+            return None
+        along: list[list[tuple[int, int]]] = [[] for _ in range(after[axis])]  # places in windows, and starts
+        for k in range(before[-1]):
+            for n in range(before[axis]):
+                start = n * view.strides[axis] + k * view.strides[-1]
+                along[n * op.step + k * op.dilation].append((k, start))
+        terms = [[start for _, start in place] for place in along]
+        apart = (before[-1] - 1) * op.dilation < op.step
+        begun = [bool(place) and (apart or place[0][0] == 0) for place in along]
+        outer = _starts(after[1:axis], view.strides[1:axis])
+        inner = _starts(after[axis + 1 : at], view.strides[axis + 1 : at])
+        found.append(Sums(length, terms, begun, outer, inner, math.prod(after[1:])))
+        view = View.of(after)
+    return found
+
+
+def _run(view: View, least: int = 0) -> tuple[int, int]:
+    """Return how many last elements of a view lie side by side, and the axes before them: at least one, and those up to ``least``."""
     length, at = 1, len(view.shape)
-    while at > 1 and (view.strides[at - 1] == length or view.shape[at - 1] == 1):
+    while at > least + 1 and (view.strides[at - 1] == length or view.shape[at - 1] == 1):
         length *= view.shape[at - 1]
         at -= 1
+    return length, at
+
+
+def _starts(shape: Shape, strides: Shape) -> Any:
     starts = np.zeros(1, np.int64)
-    for size, stride in zip(view.shape[1:at], view.strides[1:at], strict=True):
+    for size, stride in zip(shape, strides, strict=True):
         starts = (starts[:, None] + stride * np.arange(size)).reshape(-1)
-    return Runs(starts, length, math.prod(shape[1:]), shape[0]) if len(starts) <= MOST_RUNS else None
+    return starts
