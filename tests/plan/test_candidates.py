@@ -74,6 +74,22 @@ def test_functions_that_are_called_exact_are(fn: str) -> None:
         np.testing.assert_array_equal(found, want)
 
 
+def test_adaptive_plans_leave_products_on_the_threads_they_have_on_numpy() -> None:
+    b = tl.GraphBuilder()  # with more terms than BLAS adds up in one go, threads that share a product round otherwise
+    x, w = b.input("x", (700, 1100), "float32"), b.input("w", (1100, 700), "float32")
+    graph = b.build(y=b.relu((x * 2.0 - 1.0) @ w + 1.0))
+    rng = np.random.default_rng(0)
+    inputs: dict[str, Any] = {n: rng.normal(size=graph.type_of(i).shape).astype("f4") for n, i in graph.inputs.items()}
+    want = tl.Executor().execute(graph, inputs)["y"]
+    types = {name: tl.TensorType.of(value) for name, value in inputs.items()}
+    plans = tl.Executor(policy="adaptive").programs.options(graph, types, None)
+    assert [plan.name for plan in plans] == ["native steps", "one step after another"]
+    assert len({tuple(s.threads for s in plan.steps if s.kernel == "matmul") for plan in plans}) == 1
+    for plan in plans:
+        [found] = call(bind(plan, tl.Executor().backend), list(inputs.values()))
+        assert found.tobytes() == want.tobytes()
+
+
 def test_a_plan_knows_whether_it_is_exact() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (1000, 8), "float32")

@@ -82,6 +82,8 @@ def candidates(
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
         first = lighter(first, laid_out(policy))
+    if policy == "adaptive" and facts is not None:
+        first = _with_products_of(laid_out("exact")(first.graph), first)
     plans = [first]
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
         if whole:
@@ -156,6 +158,27 @@ def _is_tiny(plan: ExecutionPlan) -> bool:
     calls = sum(len(s.parts) or 1 for s in step.parts)
     many = calls >= max(LEAST_CALLS, len(step.reads) + len(step.writes))
     return many and step.flops + step.nbytes <= COST_OF_A_CALL * calls
+
+
+def _with_products_of(exact: ExecutionPlan, plan: ExecutionPlan) -> ExecutionPlan:
+    """Return a plan with matrix products on as many threads as in the exact one: how many share a product decides how it rounds.
+
+    Where they are those of BLAS, which spin after a product, row kernels keep to one.
+    """
+    like = {part.node: part for step in exact.steps for part in (step, *step.parts)}
+    steps = []
+    for step in plan.steps:
+        own = like.get(step.node)
+        if own is not None and step.bodies and len(own.bodies) == len(step.bodies):
+            bodies = zip(own.bodies, step.bodies, strict=True)
+            step = step._replace(bodies=tuple(_with_products_of(*pair) for pair in bodies))
+        if own is not None and step.kernel == "matmul":
+            step = step._replace(threads=own.threads)
+        steps.append(step)
+    if any(step.kernel == "matmul" and not step.threads for step in steps):
+        rows = [isinstance(step.op, Fused) and step.op.kind == "rows" for step in steps]
+        steps = [step._replace(threads=0) if row else step for step, row in zip(steps, rows, strict=True)]
+    return plan._replace(steps=tuple(steps))
 
 
 def _worth_threads(plan: ExecutionPlan) -> bool:
