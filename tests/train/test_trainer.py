@@ -674,3 +674,65 @@ def test_parameters_may_have_sizes_by_name():
     trainer = tl.Trainer(None, tl.TrainerConfig(optimizer=tl.optim.adam(0.1), epochs=50, batch_size=4))
     history = trainer.fit(graph, {"w": np.zeros(3, "float32")}, {"x": np.ones((8, 3), "float32")})
     assert history["loss"][-1] < 0.1 * history["loss"][0]
+
+
+def convolution():
+    """Two convolutions, a pool and a linear layer, with data of 40 images."""
+    b = tl.GraphBuilder()
+    x, labels = b.input("x", ("n", 8, 8, 1), "float32"), b.input("labels", ("n",), "int64")
+    shapes = {"w1": (3, 3, 1, 4), "c1": (4,), "w2": (3, 3, 4, 8), "w3": (128, 3)}
+    p = {name: b.input(name, shape, "float32") for name, shape in shapes.items()}
+    h = b.max_pool(b.relu(b.conv(b.relu(b.conv(x, p["w1"], p["c1"], padding="same")), p["w2"], padding="same")), 2)
+    graph = b.build(loss=b.cross_entropy(b.reshape(h, ("n", 128)) @ p["w3"], labels))
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(40, 8, 8, 1)).astype("float32"), "labels": rng.integers(0, 3, 40)}
+    return graph, tl.initial(graph, list(shapes)), data
+
+
+@pytest.mark.parametrize("optimizer", [tl.optim.sgd(0.1), tl.optim.adam(0.01), tl.optim.momentum(0.1)])
+def test_a_long_run_is_compiled_and_has_the_bits_of_a_short_one(tmp_path, monkeypatch, optimizer):
+    graph, params, data = convolution()
+
+    def fit(seconds, epochs, folder=None, trainer=None):
+        monkeypatch.setattr("tensorlogic.runtime.programs.LONG_RUN", seconds)
+        config = tl.TrainerConfig(optimizer=optimizer, epochs=epochs, batch_size=16, seed=3, folder=folder)
+        if trainer is None:
+            trainer = tl.Trainer(None, config)
+            trainer.fit(graph, params, data)
+        else:
+            trainer.config = config
+            trainer.fit(data=data)
+        return trainer
+
+    short, long = fit(1e9, 4), fit(1e-9, 4)
+    assert "native steps" not in short.executor.explain() and "native steps" in long.executor.explain()
+    assert "measured" not in long.executor.explain()  # equal runs have equal plans
+    fit(1e9, 2, tmp_path)
+    resumed = fit(1e-9, 4, tmp_path, tl.Trainer.resume(tmp_path))
+    assert "native steps" in resumed.executor.explain()
+    for other in (long, resumed):
+        assert {n: v.tobytes() for n, v in other.values.items()} == {n: v.tobytes() for n, v in short.values.items()}
+        assert other.history.epochs == short.history.epochs
+
+
+@pytest.mark.parametrize(
+    ("epochs", "options", "compiled"),
+    [
+        (2, {}, False),
+        (10**6, {}, True),
+        (10**6, {"threads": 2}, False),
+        (10**6, {"wrap": [lambda call: call]}, False),
+    ],
+)
+def test_a_run_is_long_by_its_epochs_and_batches(epochs, options, compiled):
+    class Once(tl.Callback):
+        def on_epoch(self, trainer, figures):
+            trainer.stop("one is enough")
+
+    graph, params, data = convolution()
+    trainer = tl.Trainer(tl.Executor(**options), tl.TrainerConfig(epochs=epochs, batch_size=16), callbacks=[Once()])
+    trainer.fit(graph, params, data)
+    assert ("native steps" in trainer.executor.explain()) == compiled
+    trainer.config = tl.TrainerConfig(epochs=10**6, batch_size=16)  # one that becomes long is compiled then
+    trainer.fit(data=data)
+    assert ("native steps" in trainer.executor.explain()) == (not options)

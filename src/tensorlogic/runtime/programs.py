@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _ARRAY = np.ndarray
 Key = tuple[Any, ...]
 Types = Mapping[str, TensorType]  # of inputs, by name
+LONG_RUN = 60.0  # seconds, by an estimate, from which the calls of a run are worth compiling for: a kernel takes about half a second
 
 
 class Programs:
@@ -75,6 +76,9 @@ class Programs:
         self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(bound)
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
+        self._estimates: Store[Key, float] = Store(
+            bound
+        )  # seconds that a call takes, where machine code would have its bits
         self._making = Lock()
         # calls that were just like the last one, and needed no look-up; next() is atomic
         self.quick = itertools.count(1)
@@ -96,23 +100,36 @@ class Programs:
         sizes: Sizes,
         budget: int | None = None,
         donate: tuple[str, ...] = (),
+        *,
+        calls: int = 0,
     ) -> Program:
-        """Return the program for a call, made on the first one of its kind."""
+        """Return the program for a call, made on the first one of its kind.
+
+        Where it is known that there will be many ``calls``, which take long in all, all that has a kernel with NumPy's bits is compiled
+        for them.
+        """
         shapes = tuple([(v.shape, v.dtype) if type(v) is _ARRAY else (v.shape, type(v)) for v in values])
         key: Key = (graph, shapes, tuple(sorted(sizes.items())) if sizes else ())
         if budget is not None or donate:
             key += (budget, donate)
-        program = self.store.get(key)
+        program = self.store.get(self._key_for(key, calls) if calls else key)
         if graph.scores and (program is None or hash(graph) not in self._warned):
             self._look_at_scores(graph, names, values)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             with self._making:  # of several callers one chooses, so that all have the same bits
-                program = self.store.peek(key)
+                program = self.store.peek(self._key_for(key, calls))
                 if program is None:
-                    program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key)
-                    self.store.put(key, program)
+                    program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key, calls)
+                    self.store.put(self._key_for(key, calls), program)
         return program
+
+    def _key_for(self, key: Key, calls: int) -> Key:
+        """Return the key of the program for so many calls: that of one in machine code, where they are known to take long.
+
+        It follows from the graph and the number alone, so that equal runs have equal plans.
+        """
+        return (*key, "long") if calls * (self._estimates.peek(key) or 0.0) >= LONG_RUN else key
 
     def _look_at_scores(self, graph: EinsumGraph, names: Sequence[str], values: Sequence[Any]) -> None:
         """Warn of truth values outside of 0 to 1, once for each input of a rule; only the first run of each signature is looked at."""
@@ -170,13 +187,18 @@ class Programs:
         budget: int | None = None,
         donate: tuple[str, ...] = (),
         key: Key | None = None,
+        calls: int = 0,
     ) -> Program:
         """Plan a graph, bind its candidates, and return the one that is fastest on an example, or on inputs made up for it.
 
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
-        most = None if len(options) == 1 or meets_others(options[0].graph) is None else 1  # measuring ranks do not meet
+        together = (len(options) > 1 or calls) and meets_others(options[0].graph) is not None
+        hot = bool(calls and key is not None and not together and self._worth_compiling(options[0], key, calls))
+        if hot:  # with the same bits, so that nothing depends on which plan it is: the first is not measured
+            options = self._candidates(options[0].graph, donate, sparse=_relations(types), hot=True)
+        most = 1 if hot or together else None  # measuring ranks do not meet
         options = options[:most]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
@@ -188,7 +210,7 @@ class Programs:
 
             from . import parts  # noqa: F401
             from .tuning import choose, made_up_inputs
-        again = partial(self._candidates, concrete, donate, sparse=_relations(types))
+        again = partial(self._candidates, concrete, donate, sparse=_relations(types), hot=hot)
         programs = self._bound(options, lambda without: again(without=without)[:most])
         if len(programs) == 1:
             return programs[0]
@@ -200,6 +222,14 @@ class Programs:
         if key is not None:
             self._chosen[_digest(key)] = chosen.plan.name
         return chosen
+
+    def _worth_compiling(self, plan: ExecutionPlan, key: Key, calls: int) -> bool:
+        """Note what a call is estimated to take, and tell whether so many are worth machine code."""
+        if self.policy == "exact" and self.threads == 1 and self.facts is not None:
+            from ..plan.budget import seconds
+
+            self._estimates.put(key, seconds(plan))
+        return self._key_for(key, calls) != key
 
     def options(
         self,
@@ -272,11 +302,13 @@ class Programs:
         reorder: bool = True,
         without: frozenset[object] = frozenset(),
         sparse: Types | None = None,
+        hot: bool = False,
     ) -> list[ExecutionPlan]:
+        policy = "adaptive" if hot else self.policy
         together = meets_others(concrete) is not None  # ranks must meet in one order
         reorder = reorder and not together
         facts = self.facts
-        if self.threads == 1 and (facts is None or (self.policy == "exact" and not sparse and not without)):  # one way
+        if self.threads == 1 and (facts is None or (policy == "exact" and not sparse and not without)):  # one way
             again = partial(lay_out, in_place=self.in_place, donate=frozenset(donate))
             if facts is not None:
                 again = partial(again, groups=partial(_groups, facts=facts), threads=facts.threads, least=QUICK)
@@ -287,12 +319,12 @@ class Programs:
         from ..plan.candidates import candidates
 
         room = None
-        if self.policy != "exact" or self.threads > 1:
+        if policy != "exact" or self.threads > 1:
             room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
         return candidates(
             concrete,
             self.facts,
-            policy=self.policy,
+            policy=policy,
             in_place=self.in_place,
             chains=self.threads if self.in_place and not together else 1,
             room=room,

@@ -20,7 +20,7 @@ class BoundStep:
     """Runs a training step on batch after batch; programs are kept by the shapes of a batch.
 
     ``values`` holds what one step hands to the next, by name. The step is given these arrays to write over, so they must be
-    nobody else's.
+    nobody else's. ``calls`` are the steps of the whole run, where they are known: many are worth machine code.
     """
 
     def __init__(
@@ -30,8 +30,10 @@ class BoundStep:
         values: dict[str, Any],
         given: Mapping[str, Any],
         hooks: Sequence[Hook] = (),
+        calls: int = 0,
     ) -> None:
         self.executor, self.step, self.values, self.own_hooks = executor, step, values, tuple(hooks)
+        self.calls = calls
         self.rate, self.count = np.zeros(()), np.zeros(())
         self.inputs = list(step.graph.inputs)
         every = {RATE: self.rate, COUNT: self.count, **given}
@@ -73,7 +75,8 @@ class BoundStep:
             graph = self.step.graph
             known = {name: value for name, value in inputs.items() if name in self.inputs or name in arrays}
             names, given = self.executor.arrays(graph, known)
-            program = self.executor.programs.for_call(graph, names, given, None, None, tuple(self.step.carried))
+            donate = tuple(self.step.carried)
+            program = self.executor.programs.for_call(graph, names, given, None, None, donate, calls=self.calls)
             self.programs[signature] = program
         self._last = arrays, program
         return program

@@ -173,7 +173,7 @@ class Trainer:
         for callback in watching:
             callback.on_begin(self, batches.count())
         try:
-            bound = self._bound(step, watching)
+            bound = self._bound(step, watching, (batches.count() or 0) * self.config.epochs)
             with span("fit"), Interrupts() as interrupts:
                 while self.epoch < self.config.epochs and not self._stopping:
                     with span(f"epoch {self.epoch + 1}"):
@@ -193,10 +193,10 @@ class Trainer:
                 self._distributed_step = None
         return self.history
 
-    def _bound(self, step: TrainingStep, watching: Sequence[Callback]) -> BoundStep | DistributedStep:
-        """Return the step with its arrays: on this device, or on those that share every batch."""
+    def _bound(self, step: TrainingStep, watching: Sequence[Callback], calls: int) -> BoundStep | DistributedStep:
+        """Return the step with its arrays: on this device, or on those that share every batch; the run has so many steps in all."""
         if self.distributed is None:
-            return BoundStep(self.executor, step, self.values, self.given(), step_hooks(watching))
+            return BoundStep(self.executor, step, self.values, self.given(), step_hooks(watching), calls)
         self._distributed_step = DistributedStep(self.executor, step, self.values, self.given(), self.distributed)
         return self._distributed_step
 
