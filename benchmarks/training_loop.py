@@ -17,6 +17,7 @@ from tensorlogic.train.trainer import Trainer
 PAUSE = 0.15  # OpenBLAS and others spin after their work, and halve the speed of whoever comes next
 IMAGES = 1797  # as many as in the digits of scikit-learn, of the same shape
 BATCH = 64
+LONG_RUN = 100_000  # steps or epochs, of which as many are taken as are timed
 Array = Any
 
 
@@ -32,8 +33,10 @@ def ready(
 
 
 def step_of(trainer: Trainer) -> BoundStep:
+    """Return the step as it is in a long run."""
     assert trainer.loss is not None
-    return BoundStep(trainer.executor, trainer.planned(trainer.loss), trainer.values, trainer.given())
+    step = trainer.planned(trainer.loss)
+    return BoundStep(trainer.executor, step, trainer.values, trainer.given(), calls=LONG_RUN)
 
 
 def stepping(bound: BoundStep, inputs: dict[str, Array], rate: float) -> Callable[[], float]:
@@ -75,18 +78,19 @@ def images() -> dict[str, Array]:
     return {"x": rng.random((IMAGES, 8, 8, 1), "float32"), "labels": rng.integers(0, 10, IMAGES)}
 
 
+class OneEpoch(tl.Callback):
+    """Ends a run after an epoch."""
+
+    def on_epoch(self, trainer: Trainer, figures: object) -> None:
+        trainer.stop("an epoch is timed")
+
+
 def epoch_of(policy: str) -> Callable[[], object]:
-    """Return what trains one more epoch each time."""
+    """Return what trains one more epoch of a long run each time."""
     graph, data = digits_graph(), images()
-    trainer = tl.Trainer(tl.Executor(policy=policy))
-
-    def call() -> object:
-        trainer.config = tl.TrainerConfig(
-            optimizer=tl.optim.sgd(0.01), epochs=trainer.epoch + 1, batch_size=BATCH, progress=False
-        )
-        return trainer.fit(graph, tl.initial(graph, NAMES), data)["loss"][-1]
-
-    return call
+    config = tl.TrainerConfig(optimizer=tl.optim.sgd(0.01), epochs=LONG_RUN, batch_size=BATCH, progress=False)
+    trainer = tl.Trainer(tl.Executor(policy=policy), config, callbacks=[OneEpoch()])
+    return lambda: trainer.fit(graph, tl.initial(graph, NAMES), data)["loss"][-1]
 
 
 def jax_epoch() -> Callable[[], object]:
