@@ -76,9 +76,8 @@ class Programs:
         self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(bound)
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
-        self._estimates: Store[Key, float] = Store(
-            bound
-        )  # seconds that a call takes, where machine code would have its bits
+        # seconds that a call takes, where machine code would have its bits
+        self._estimates: Store[Key, float] = Store(bound)
         self._making = Lock()
         # calls that were just like the last one, and needed no look-up; next() is atomic
         self.quick = itertools.count(1)
