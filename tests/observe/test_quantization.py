@@ -212,3 +212,22 @@ def test_loading_a_quantized_graph_takes_little_more_than_its_file(tmp_path: Pat
         tracemalloc.stop()
     assert loaded == graph
     assert peak <= 1.3 * (tmp_path / "small.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize(("declared", "given"), [(None, "float64"), (None, "float32"), ("float32", "float64")])
+def test_weights_of_another_dtype_than_the_values(declared, given):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.relu(b.input("x", ("n", 8), declared) @ b.input("w", (8, 4))))
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(8, 4)).astype(given), rng.normal(size=(5, 8)).astype(declared or given)
+    small = tl.quantize(graph, tl.QuantizationConfig(tl.QuantizationType.INT8), params={"w": w})
+    found = tl.Executor().execute(small, {"x": x})["y"]
+    assert found.dtype == given
+    np.testing.assert_allclose(found, np.maximum(x @ w, 0), atol=0.05)
+
+
+def test_a_size_that_values_share_with_weights_is_a_number():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", ("n", "k"), "float32") @ b.input("w", ("k", 4), "float32"))
+    with pytest.raises(tl.InputError, match="must be a number"):
+        tl.quantize(graph, tl.QuantizationConfig(tl.QuantizationType.INT8), params={"w": np.ones((8, 4), "float32")})

@@ -90,7 +90,7 @@ def _insert(
     product, choice, given = chosen[id(draft.origin)]
     source = draft.source.nodes[product.node].args
     x, w = args[source.index(product.x)], args[source.index(product.w)]
-    dtype = draft.type(x).dtype or "float32"
+    dtype = draft.source.type_of(product.node).dtype or "float32"
     rows = list(draft.type(x).shape or ())
     kept: list[Dim] = [rows[a] for a in product.x_order[: product.rows]]
     value = _viewed(draft, x, product.x_order, [*kept, product.terms])

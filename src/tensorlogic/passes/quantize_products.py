@@ -59,6 +59,7 @@ def with_params(
     nodes: list[Node] = []
     constants = dict(graph.constants)
     names: dict[int, str] = {}
+    default = "float64" if any(np.asarray(value).dtype == np.float64 for value in params.values()) else "float32"
     for i, node in enumerate(graph.nodes):
         op = node.op
         if isinstance(op, ops.Input) and op.label in params:
@@ -69,7 +70,7 @@ def with_params(
             node = Node(kept, (), node.locations)
         elif isinstance(op, ops.Input) and op.dtype is None:
             known = types.get(op.label)
-            node = Node(ops.Input(op.label, op.shape, (known and known.dtype) or "float32"), (), node.locations)
+            node = Node(ops.Input(op.label, op.shape, (known and known.dtype) or default), (), node.locations)
         elif isinstance(op, ops.Constant):
             names[i] = f"const.{op.digest[:6]}"
         nodes.append(node)
