@@ -2,9 +2,9 @@
 
 A fact r(s, o) is scored by embeddings of complex numbers, Re(sum of s r conj(o)): an einsum. The question r(s, ?) is a choice among all
 entities, so the loss is a softmax cross entropy; each relation has a second embedding for the question r(?, o). With --rules 1 or 2 every rule
-r(x, z) <- p(x, z) and r(x, z) <- p(x, y), q(y, z) has a weight that is learned along: what a rule derives from the known facts is an einsum
-too, and adds to the score. The data are triples of names: relation(subject, object). a line in train.nl, dev.nl and test.nl, as in
-../shared/data/logic/kinship, or subject, relation and object between tabs in train.txt, valid.txt and test.txt, as in data/umls.
+r(x, z) <- p(x, z) and r(x, z) <- p(x, y), q(y, z) has a weight that is learned too: what a rule derives from the known facts is an einsum
+too, and adds to the score. The data are triples of names: a line `relation(subject, object).` each in train.nl, dev.nl and test.nl, or
+subject, relation and object between tabs in train.txt, valid.txt and test.txt, as in data/umls.
 
 Run it: python examples/learning/link_prediction.py FOLDER [--epochs 20] [--rules 1]
 """
