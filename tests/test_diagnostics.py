@@ -197,7 +197,7 @@ def test_an_exception_of_a_diagnostic():
 def test_nearest():
     assert tl_errors.nearest("algebr", ["algebra", "spec"]) == ["did you mean 'algebra'?"]
     assert tl_errors.nearest("zzz", ["a", "b"]) == ["known: 'a', 'b'"]
-    assert tl_errors.nearest("zzz", []) == ["none is known here"]
+    assert tl_errors.nearest("zzz", []) == ["there are none"]
     assert tl_errors.nearest("zzz", [f"n{i}" for i in range(20)])[0].endswith("(20 in all)")
 
 

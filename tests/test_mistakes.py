@@ -90,3 +90,256 @@ def test_the_oldest_checkpoint_has_none_before_it(tmp_path):
             pytest.raises(tl.CheckpointError, match="none of the 1 checkpoints"),
         ):
             manager.latest()
+
+
+LOSS = (
+    lambda b: b.build(loss=b.mean_squared_error(b.input("x", ("n", 2)) @ b.input("w", (2,)), b.input("t", ("n",))))
+)(tl.GraphBuilder())
+PARAMS = {"w": np.zeros(2)}
+DATA = {"x": np.ones((8, 2)), "t": np.ones(8)}
+
+
+def fitted(data=DATA, *, callbacks=(), graph=LOSS, optimizer=None, **given):
+    config = tl.TrainerConfig(epochs=1, batch_size=4, optimizer=optimizer or tl.optim.sgd(0.1))
+    trainer = tl.Trainer(None, config, callbacks=list(callbacks))
+    trainer.fit(graph, PARAMS, data, **given)
+    return trainer
+
+
+@pytest.mark.parametrize("data", [(DATA["x"], DATA["t"]), DATA["x"], [DATA["x"]]])
+def test_arrays_without_names_are_no_data(data):
+    with pytest.raises(tl.InputError, match=r"data is given as arrays by name(.|\n)*write data=\{"):
+        fitted(data)
+
+
+@pytest.mark.parametrize("name", ["fixed", "states"])
+def test_what_a_fit_is_given_beside_the_data_has_names(name):
+    with pytest.raises(tl.InputError, match=f"{name}= are arrays by name, got 3"):
+        fitted(**{name: 3})
+
+
+def test_an_update_returns_a_parameter_of_its_shape():
+    with pytest.raises(tl.InputError, match="returns a parameter of shape"):
+        fitted(optimizer=tl.optim.custom(lambda b, w, gradient, state, rate, t: (b.sum(w), {}), 0.1))
+
+
+def test_what_is_watched_on_validation_data_needs_some():
+    with pytest.raises(tl.InputError, match=r"validation=data\)(.|\n)*or watch 'loss'"):
+        fitted(callbacks=[tl.EarlyStopping()])
+
+
+def test_files_that_a_trainer_cannot_write(tmp_path):
+    for callback in (tl.CSVLog(tmp_path), tl.JSONLog(tmp_path), tl.PlotFile(tmp_path)):
+        with pytest.raises(tl.InputError, match="is a folder, and a file is to be written"):
+            fitted(callbacks=[callback])
+    with pytest.raises(tl.FormatError, match="cannot write"):
+        fitted().history.save_svg(tmp_path)
+    for log in (tl.CSVLog, tl.JSONLog, tl.PlotFile):
+        with pytest.raises(tl.InputError, match="a file is given by its path, got None"):
+            log(None)
+
+
+def test_a_trainer_is_kept_in_a_folder():
+    for act in (fitted().save, tl.Trainer.resume):
+        with pytest.raises(tl.InputError, match="a folder is given by its path, got None"):
+            act(None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": "a"}, "seed must be a whole number"),
+        ({"seed": None}, "seed must be a whole number"),
+        ({"scheme": np.ones}, "scheme= is a name"),
+        ({"graph": "loss.json"}, r"read it: tl.EinsumGraph.load\('loss.json'\)"),
+    ],
+)
+def test_first_values_are_drawn_by_name_and_seed(given, message):
+    with pytest.raises(tl.InputError, match=message):
+        tl.initial(**{"graph": LOSS, "names": ["w"], **given})
+
+
+def test_examples_are_split_by_name():
+    from tensorlogic.train.data import split
+
+    for data in (np.ones(3), None, "train.npz"):
+        with pytest.raises(tl.InputError, match="split takes arrays by name"):
+            split(data)
+    with pytest.raises(tl.InputError, match="a share is between 0 and 1, got 'a'"):
+        split(DATA, "a")
+
+
+@pytest.mark.parametrize(
+    "loss", ["mean_squared_error", "mean_absolute_error", "huber", "binary_cross_entropy", "hinge"]
+)
+def test_a_loss_does_not_compare_all_with_all(loss):
+    b = tl.GraphBuilder()
+    x, column = b.input("x", ("n",), "float32"), b.input("t", ("n", 1), "float32")
+    with pytest.raises(tl.ShapeError, match=r"every element of \[n\] would be compared with every element of \[n, 1\]"):
+        getattr(b, loss)(x, column)
+    getattr(b, loss)(b.input("rows", ("n", 3), "float32"), b.input("row", (3,), "float32"))
+    getattr(b, loss)(x, 1.0)
+
+
+def test_other_things_are_no_graph():
+    program, compiled = tl.Program("P(A)"), EX.compile_graph(LAYER)
+    for act in (
+        lambda g: EX.execute(g, ITEM),
+        lambda g: tl.batched(g, over=["x"]),
+        tl.grad,
+        EX.compile_graph,
+    ):
+        with pytest.raises(tl.InputError, match=r'program.graph\("Y"\)'):
+            act(program)
+        with pytest.raises(tl.InputError, match="give the graph that it was compiled from"):
+            act(compiled)
+
+
+def test_what_a_graph_is_built_of():
+    b = tl.GraphBuilder()
+    x = b.input("x", (2,))
+    with pytest.raises(tl.GraphError, match=r"w = b.input\('w', shape\)"):
+        b.add(x, "w")
+    with pytest.raises(tl.ShapeError, match=r"has a name: \('n', 3\)"):
+        b.input("y", (-1, 2))
+    with pytest.raises(tl.DTypeError, match="rows of equal lengths"):
+        EX.execute(LAYER, {**ITEM, "x": [[1, 2], [3]]})
+
+
+def test_wrappers_are_functions():
+    for wrap in (len, [3]):
+        with pytest.raises(tl.InputError, match="wrapper"):
+            tl.Executor(wrap=wrap)
+    from tensorlogic.testing import failing_at
+
+    with pytest.raises(tl.InputError, match="error= is an exception, got 'boom'"):
+        failing_at("exp", error="boom")
+
+
+def test_an_async_function_needs_no_thread():
+    with pytest.raises(tl.InputError, match="sleep is async"):
+        tl.run_async(asyncio.sleep, 0)
+
+
+def test_fallbacks_may_be_a_list():
+    assert tl.RecoveryConfig(fallback_backends=["reference"]).fallback_backends == ("reference",)
+
+
+def test_a_misspelt_tensor_is_refused_when_it_is_bound():
+    p = tl.Program("Y[i] = X[i]")
+    with pytest.raises(tl.InputError, match=r"takes no tensor 'x'(.|\n)*did you mean 'X'"):
+        p.bind(x=[1.0])
+    assert p.bind(X=[1.0]).run()["Y"].tolist() == [1.0]
+    later = tl.Program().bind(X=[2.0])
+    later.add_rule("Y[i] = X[i]")
+    assert later.run()["Y"].tolist() == [2.0]
+
+
+def test_words_about_a_program():
+    with pytest.raises(tl.FormatError, match="write != for not equal"):
+        tl.Program("Sibling(x,y) <- Parent(p,x), Parent(p,y), x =! y")
+    with pytest.raises(tl.InputError, match="header= is True or False, got 'yes'"):
+        tl.Program("P(A,B)").add("P", "p.csv", header="yes")
+
+
+def test_a_missing_file_hints_at_files_of_its_kind(tmp_path):
+    for name in ("a.json", "b.json", "notes.txt"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(tl.FormatError) as found:
+        tl.EinsumGraph.load(tmp_path / "somewhere else.json")
+    assert found.value.diagnostic.suggestions == ("known: 'a.json', 'b.json'",)
+
+
+CONFIG = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)])
+
+
+def test_tools_that_look_at_values_are_refused_by_several_devices():
+    from tensorlogic.debug import BreakpointManager, ExecutionRecorder, TensorInspector, watching
+
+    b = tl.GraphBuilder()
+    graph, inputs = b.build(y=b.log(b.input("x", ("n",)))), {"x": np.array([1.0, -1.0])}
+    for tool in (TensorInspector(), BreakpointManager(), ExecutionRecorder()):
+        with watching(tool):
+            EX.execute_distributed(graph, inputs, CONFIG)  # it is off
+            tool.enable()
+            with pytest.raises(tl.InputError, match=f"{type(tool).__name__} looks at the values of steps"):
+                EX.execute_distributed(graph, inputs, CONFIG)
+            with pytest.raises(tl.InputError, match="looks at the values of steps"):
+                tl.Trainer(None, tl.TrainerConfig(epochs=1, batch_size=4), distributed=CONFIG).fit(LOSS, PARAMS, DATA)
+    with tl.trace() as t:
+        EX.execute_distributed(graph, inputs, CONFIG)
+    assert [event.name for event in t.events()].count("log") == 2
+
+
+def test_only_hooks_watch():
+    from tensorlogic.debug import ExecutionRecorder, Recording, watching
+
+    with pytest.raises(tl.InputError, match="a hook derives from"), watching(3):
+        pass
+    with pytest.raises(tl.InputError, match="a folder is given by its path"), ExecutionRecorder().capture(None):
+        pass
+    with pytest.raises(tl.InputError, match="a folder is given by its path"):
+        Recording.load(None)
+
+
+def test_how_work_is_divided():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", ("n", 4)) @ b.input("w", (4, 2)))
+    with pytest.raises(tl.ShapeError, match="sharding needs sizes that are known; 'x' is"):
+        tl.shard(graph, {"w": 1}, ranks=2, rank=0)
+    with pytest.raises(tl.InputError, match="axes= says which axis"):
+        tl.shard(graph, "w", ranks=2, rank=0)
+    for wrong in (
+        lambda: tl.ShardingSpec({"w": 1}),
+        lambda: tl.ShardingSpec().shard_tensor("w", "a", 2),
+        lambda: tl.DistributedParallelismStrategy.Auto(cluster=3),
+        lambda: tl.Device.CPU("a"),
+        lambda: tl.Device.CPU(-1),
+        lambda: tl.simulate(graph, CONFIG, tl.Cluster(1e12, 1e12, 1e9, 1e-5), sizes=3),
+    ):
+        with pytest.raises(tl.InputError):
+            wrong()
+    many = tl.DistributedParallelismStrategy.PipelineParallel(3, 2)
+    with pytest.raises(tl.GraphError, match="use at most 1"):
+        EX.execute_distributed(
+            graph,
+            {"x": np.ones((4, 4)), "w": np.ones((4, 2))},
+            tl.DistributedConfig([tl.Device.CPU(n) for n in range(3)], strategy=many),
+        )
+
+
+def test_an_array_of_another_library_is_streamed():
+    class Foreign:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(6.0)
+
+        def __iter__(self):
+            return iter(range(6))
+
+    b = tl.GraphBuilder()
+    total = b.build(total=b.sum(b.input("x", ("n",))))
+    assert EX.execute_stream(total, Foreign()).result()["total"] == 15
+
+
+def test_one_row_is_no_chunk():
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 3))
+    processor = tl.StreamProcessor(EX, b.build(y=x * 2))
+    processor.push({"x": np.ones((3, 3))})
+    with pytest.raises(tl.ShapeError, match=r"for one row give x\[i:i\+1\]"):
+        processor.push({"x": np.ones(3)})
+    with pytest.raises(tl.InputError, match="a sink is a path, got 3"):
+        EX.execute_stream(b.build(y=x * 2), {"x": np.ones((3, 3))}, sink={"y": 3})
+
+
+def test_an_input_is_given_once():
+    with pytest.raises(tl.InputError, match="it is in params=, states= or fixed= already"):
+        fitted(fixed={"x": DATA["x"]})
+
+
+def test_columns_of_a_frame():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(tl.InputError, match="numbered from 0, without a gap: x_0, x_1"):
+        fitted(pandas.DataFrame({"x_0": DATA["t"], "x_2": DATA["t"], "t": DATA["t"]}))
+    with pytest.raises(tl.FormatError, match=r"pandas.factorize\(frame\['t'\]\)"):
+        fitted(pandas.DataFrame({"x_0": DATA["t"], "x_1": DATA["t"], "t": ["a"] * 8}))

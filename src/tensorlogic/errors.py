@@ -310,6 +310,6 @@ def nearest(word: object, known: Iterable[str]) -> list[str]:
     if close:
         return [f"did you mean {folded[close[0]]!r}?"]
     if not names:
-        return ["none is known here"]
+        return ["there are none"]
     shown = ", ".join(repr(n) for n in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
     return [f"known: {shown}"]

@@ -13,6 +13,7 @@ from threading import get_ident, local
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from .errors import expect
 from .store import Lock
 
 
@@ -158,6 +159,7 @@ def watching(hook: Hook) -> Iterator[Hook]:
     >>> watchers()
     ()
     """
+    expect(hook, Hook, "a hook derives from tensorlogic.Hook", "give an instance, such as LoggingHook()")
     global _watchers  # noqa: PLW0603 - the one place where it changes
     try:  # from the start: an interrupt must not leave a hook that watches for ever
         with _lock:

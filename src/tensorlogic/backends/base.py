@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from ..errors import BackendError, nearest
+from ..errors import BackendError, expect_whole, nearest
 from ..ir.types import TensorType
 from ..passes.rewrite import Pass
 from ..plan.build import ExecutionPlan, Step
@@ -35,11 +35,13 @@ class Device(msgspec.Struct, frozen=True, order=True):
     @classmethod
     def CPU(cls, index: int = 0) -> Device:  # noqa: N802 - the seed's name
         """The processor."""
+        expect_whole("the number of a device", index)
         return cls("cpu", index)
 
     @classmethod
     def GPU(cls, index: int = 0) -> Device:  # noqa: N802 - the seed's name
         """A graphics card, where a backend has one."""
+        expect_whole("the number of a device", index)
         return cls("gpu", index)
 
     def __str__(self) -> str:

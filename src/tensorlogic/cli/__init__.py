@@ -24,7 +24,7 @@ COMMANDS = {
         "explain_error",
         "Print what an error code means, why the error comes about and what to do",
     ),
-    "fmt": ("programs", "fmt_command", "Lay programs out in the usual way; comments stay"),
+    "fmt": ("programs", "fmt_command", "Format programs in the usual layout; comments stay"),
     "graph": ("graphs", "graph_command", "Show a graph file as text, or convert it"),
     "launch": ("launch", "launch_command", "Run SCRIPT in several processes, the ranks of execute_distributed"),
     "quantize": (

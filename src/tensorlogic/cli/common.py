@@ -17,8 +17,9 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from ..errors import FormatError, InputError, TensorLogicError, nearest
+from ..errors import InputError, TensorLogicError, nearest
 from ..events import Hook, watching
+from ..ir.whole_files import writing as writing
 from ..tables import table
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -198,17 +199,6 @@ def read_value(name: str, text: str) -> Any:
         hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
         message = f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}"
         raise InputError(message, hint, code="E306") from None
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say clearly that a file cannot be written."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        hint = "give a file in a folder that can be written"
-        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E228") from None
 
 
 def print_table(

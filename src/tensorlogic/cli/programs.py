@@ -151,7 +151,7 @@ def check_program(path: Path, *, as_json: bool) -> None:
 @click.option("--check", "only_check", is_flag=True, help="Exit with 1 where a file would change.")
 @common.reported
 def fmt_command(programs: tuple[Path, ...], in_place: bool, only_check: bool, as_json: bool) -> None:
-    """Lay programs out in the usual way; comments stay.
+    """Format programs in the usual layout; comments stay.
 
     \b
     Examples:

@@ -32,7 +32,9 @@ HINTS = {  # of errors whose own hints name arguments of Python
 @click.option("--per-tensor", is_flag=True, help="One scale for each weight.")
 @click.option("--asymmetric", is_flag=True, help="Numbers with zero points.")
 @click.option(
-    "--activations", type=click.Choice(ACTIVATIONS), help="Static where there are calibration data, if left out."
+    "--activations",
+    type=click.Choice(ACTIVATIONS),
+    help="Whether values are rounded too, and how; without it, static where there are calibration data, else not.",
 )
 @click.option(
     "--method",

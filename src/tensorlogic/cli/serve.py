@@ -21,7 +21,7 @@ PORT = click.IntRange(0, 65535)
     help="The address to listen on; only this machine reaches the default.",
 )
 @click.option("--port", default=8000, type=PORT, help="The port of HTTP; 0: any.")
-@click.option("--grpc-port", type=PORT, help="The port of gRPC; left out, there is none.")
+@click.option("--grpc-port", type=PORT, help="The port of gRPC; without it gRPC is not served.")
 @click.option("--workers", default=1, type=click.IntRange(1, 256), help="Processes that share the port.")
 @click.option("--name", default="tensorlogic", help="What the server calls itself in its metadata.")
 @click.option("--load", "load", multiple=True, metavar="MODEL", help="Begin with these models only.")

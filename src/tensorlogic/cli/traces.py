@@ -51,7 +51,12 @@ def _read(path: Path) -> Trace:
 @common.size_option
 @common.backend_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="How many times to run the graph.")
-@click.option("--detail", type=click.Choice(["step", "op"]), default="step", help="How fine.")
+@click.option(
+    "--detail",
+    type=click.Choice(["step", "op"]),
+    default="step",
+    help="Record steps, or every operation of a step that holds many.",
+)
 @click.option(
     "-o",
     "--output",

@@ -15,7 +15,7 @@ import click
 
 from ..errors import FormatError, InputError, expect, expect_known, nearest
 from ..ir.files import no_file
-from ..ir.whole_files import expect_folder, write_whole
+from ..ir.whole_files import expect_folder, write_whole, writing
 from .common import FILE, graph_argument, print_json, reported
 
 KINDS = (".npz", ".safetensors")  # files of parameters
@@ -30,7 +30,7 @@ KINDS = (".npz", ".safetensors")  # files of parameters
     "--params",
     "params_path",
     type=FILE,
-    help="A .npz or safetensors file of first values; left out, they are drawn.",
+    help="A .npz or safetensors file of first values; without it they are random.",
 )
 @click.option("--folder", type=FILE, help="Where checkpoints are kept; or folder in the config.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the folder.")
@@ -131,7 +131,10 @@ def _config(settings: dict[str, Any], folder: Path | None) -> Any:
     expect_known("there is no optimizer", [name], optim.OPTIMIZERS, "E878")
     rate = own.pop("rate", None)
     if isinstance(rate, dict):
-        schedule = rate.pop("schedule", "constant")
+        schedule = rate.pop("schedule", None)
+        if schedule is None:
+            hint = 'write rate = {schedule = "cosine", rate = 1e-3, steps = 1000}'
+            raise InputError(f"the rate of the optimizer is a table that names no schedule: {rate}", hint, code="E878")
         expect_known("there is no schedule", [schedule], optim.SCHEDULES, "E878")
         rate = _called(optim.SCHEDULES[schedule], {"rate": 1e-3, **rate}, f"the schedule {schedule}")
     own = own if rate is None else {"rate": rate, **own}
@@ -235,4 +238,5 @@ def _write(path: Path, params: dict[str, Any]) -> None:
         else:
             write_npz(temporary, params)
 
-    write_whole(path, write)
+    with writing(path):
+        write_whole(path, write)

@@ -42,7 +42,8 @@ def plain_array(value: object) -> Array:
     except TensorLogicError:  # a list of tensors of a graph
         raise
     except ValueError as error:
-        raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
+        hint = "give rows of equal lengths, all of them numbers: pad short ones, or leave them out"
+        raise DTypeError(f"a rectangular array is expected: {error}", hint, code="E123") from None
     except Exception as error:  # an array of another library that does not let its values go
         hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
         raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None

@@ -194,12 +194,18 @@ class GraphBuilder(Layers[Tensor]):
         """Return the node, in the current scope, of a tensor, an array or a Python scalar."""
         if isinstance(x, Tensor):
             if x.builder is not self:
-                raise GraphError("a tensor of another builder cannot be used here", code="E138")
+                hint = "build what belongs together with one GraphBuilder"
+                raise GraphError("a tensor of another builder cannot be used here", hint, code="E138")
             return x.node if x.scope is self._scope else self._capture(x, self._scope)
         if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
             return self._add(ops.Literal.of(x), ()).node
         if isinstance(x, str) or x is None:
-            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", code="E301")
+            hints = (
+                [f"declare an input first: {x} = b.input({x!r}, shape)"]
+                if isinstance(x, str) and x.isidentifier()
+                else []
+            )
+            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", *hints, code="E301")
         return self.constant(x).node
 
     def _capture(self, x: Tensor, scope: GraphDraft) -> int:

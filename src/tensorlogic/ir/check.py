@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..diagnostics import Diagnostic, Severity
-from ..errors import FormatError, GraphError, InputError, ShapeError, TensorLogicError, nearest
+from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, expect, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
 from .sizes import dim
@@ -33,11 +35,31 @@ def _failing(graph: EinsumGraph) -> str:
     return "the graph" if i is None else f"{_called(graph.nodes[i], i)}, $.nodes[{i}]"
 
 
+def expect_graph(graph: object, what: str = "an EinsumGraph is expected", output: str = "y") -> None:
+    """Refuse what is no graph, and say how to get one from it.
+
+    >>> try:
+    ...     expect_graph("model.json")
+    ... except TensorLogicError as error:
+    ...     print(error.diagnostic.suggestions[0])
+    read it: tl.EinsumGraph.load('model.json')
+    """
+    if type(graph) is EinsumGraph:
+        return
+    hint = f"build one: b.build({output}={output})"
+    match type(graph).__name__:
+        case "Program":
+            hint = 'give the graph of its tensors: program.graph("Y")'
+        case "CompiledGraph":
+            hint = "give the graph that it was compiled from; executor.execute_compiled runs a CompiledGraph"
+    if isinstance(graph, str | Path):
+        hint = f"read it: tl.EinsumGraph.load({graph!r})"
+    expect(graph, EinsumGraph, what, hint)
+
+
 def require_valid(graph: EinsumGraph) -> None:
     """Refuse what is no graph, and raise the first structural error of a graph that has one."""
-    if not isinstance(graph, EinsumGraph):
-        message = f"an EinsumGraph is expected, got {type(graph).__name__}"
-        raise InputError(message, "build one: b.build(y=y)", code="E301")
+    expect_graph(graph)
     if graph.checked:
         return
     if errors := check_structure(graph):

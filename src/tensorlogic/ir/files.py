@@ -220,12 +220,19 @@ def _read(path: Path, limit: int) -> bytes:
         raise FormatError(f"cannot read {str(path)!r}: {error}", code="E229") from None
 
 
+def near_file(name: str, there: list[str]) -> list[str]:
+    """Return a hint at the nearest file of a folder, or at those of the same kind."""
+    alike = [other for other in there if Path(other).suffix == Path(name).suffix]
+    found = nearest(name, there)
+    return found if found[0].startswith("did you") else nearest(name, alike) if alike else []
+
+
 def no_file(path: Path) -> FormatError:
     """Make the error that there is no such file; its hint names the nearest one of the folder."""
     there: list[str] = []
     with contextlib.suppress(OSError):
         there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-    return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
+    return FormatError(f"there is no file {str(path)!r}", *near_file(path.name, there), code="E221")
 
 
 def from_json(

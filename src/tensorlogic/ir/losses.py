@@ -40,22 +40,37 @@ class Losses(TensorMethods[T], Generic[T]):
         total = self.sum(self.add(self.multiply(weights, 1.0), self.multiply(values, 0.0)))
         return self.divide(self.sum(self.multiply(values, weights)), self.where(self.equal(total, 0.0), 1.0, total))
 
+    def _paired(self, name: str, x: Any, y: Any) -> None:
+        """Refuse shapes of which each would be spread along the other, such as (n,) and (n, 1): that compares all with all."""
+        left, right = self.shape_of(x), self.shape_of(y)
+        if left is None or right is None:
+            return
+        rank = max(len(left), len(right))
+        pairs = list(zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True))
+        if any(a == 1 != b for a, b in pairs) and any(b == 1 != a for a, b in pairs):
+            message = f"{name}: every element of {left} would be compared with every element of {right}"
+            raise ShapeError(message, "reshape one of them to the shape of the other: b.reshape(y, shape)", code="E001")
+
     def mean_squared_error(self, x: Any, y: Any, *, weights: Any = None) -> T:
         """The mean of squared differences."""
+        self._paired("mean_squared_error", x, y)
         return self.weighted_mean(self.square(self.subtract(x, y)), weights)
 
     def mean_absolute_error(self, x: Any, y: Any, *, weights: Any = None) -> T:
         """The mean of absolute differences."""
+        self._paired("mean_absolute_error", x, y)
         return self.weighted_mean(self.absolute(self.subtract(x, y)), weights)
 
     def huber(self, x: Any, y: Any, *, delta: float = 1.0, weights: Any = None) -> T:
         """Half of squared differences up to ``delta``, and linear beyond."""
+        self._paired("huber", x, y)
         away = self.absolute(self.subtract(x, y))
         near = self.minimum(away, delta)  # near (away - near / 2): one formula, so one slope where they meet
         return self.weighted_mean(self.multiply(near, self.subtract(away, self.multiply(0.5, near))), weights)
 
     def binary_cross_entropy(self, logits: Any, target: Any, *, weights: Any = None, smoothing: float = 0.0) -> T:
         """-target log p - (1 - target) log(1 - p) for p = sigmoid(logits), without overflow; target is from 0 to 1."""
+        self._paired("binary_cross_entropy", logits, target)
         target = _smoothed(self, target, smoothing, 2)
         values = self.subtract(self.logaddexp(logits, 0.0), self.multiply(logits, target))
         return self.weighted_mean(values, weights)
@@ -114,6 +129,7 @@ class Losses(TensorMethods[T], Generic[T]):
 
     def hinge(self, scores: Any, target: Any, *, margin: float = 1.0, weights: Any = None) -> T:
         """How far ``target * scores`` falls short of a margin; target is -1 or 1."""
+        self._paired("hinge", scores, target)
         return self.weighted_mean(self.relu(self.subtract(margin, self.multiply(target, scores))), weights)
 
     def margin_ranking(self, better: Any, worse: Any, *, margin: float = 1.0, weights: Any = None) -> T:

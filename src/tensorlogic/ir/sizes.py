@@ -35,7 +35,8 @@ def dim(value: object) -> Dim:
     else:
         size = integer(value, "a size", "or a name ")
     if not 0 <= size <= _LARGEST:
-        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", code="E118")
+        hints = ["a size that is not known yet has a name: ('n', 3)"] if size < 0 else []
+        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", *hints, code="E118")
     return size
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import FormatError, InputError, TensorLogicError
 from ..events import tell_wrappers
 
 FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
@@ -36,10 +36,28 @@ def wrapped_files(wrap: Sequence[Callable[[Any], Any]]) -> FileCall:
 
 
 def expect_folder(path: Path, code: str = "E228") -> None:
-    """Refuse a file that could not be written because its folder is not there, before there is anything to write."""
+    """Refuse a file that could not be written, because of its folder or because it is one, before there is anything to write."""
     if not path.absolute().parent.is_dir():
         message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
         raise InputError(message, f"make it first: mkdir -p {path.parent}", code=code)
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder, and a file is to be written", "name a file in it", code=code)
+    if not os.access(path.absolute().parent, os.W_OK):
+        message = f"you may not write into the folder {str(path.parent)!r}"
+        raise InputError(message, "give a file in a folder that can be written", code=code)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say clearly that a file cannot be written."""
+    try:
+        yield
+    except TensorLogicError:
+        raise
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        hint = "give a file in a folder that can be written"
+        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E228") from None
 
 
 def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:

@@ -297,6 +297,8 @@ def raise_stray(source: Source, place: SourceLocation, position: int) -> NoRetur
         hint = f"write {sign} where it ends; a line break inside is written \\n"
         source.fail(place, "E642", "a quoted string is not closed on its line", hint)
     hints = [_STRAY[sign]] if sign in _STRAY else []
+    if sign == "!" and source.text[:position].endswith("="):
+        hints = ["write != for not equal"]
     name = repr(sign) if sign.isprintable() else f"the character U+{ord(sign):04X}"
     if sign in "&|~!¬\\∧∨":
         source.fail(place, "E656", f"{name} is no connective of the language", *hints)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import bytes_text
-from ..errors import FormatError, InputError
+from ..errors import FormatError, InputError, expect
 from ..events import RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
 from ..ir.whole_files import write_folder
@@ -128,6 +128,7 @@ class ExecutionRecorder(DebugHook):
     @contextmanager
     def capture(self, folder: str | Path, *, max_bytes: int | None = None) -> Iterator[ExecutionRecorder]:
         """Write every run in the process to a folder, inside a ``with``; the recorder is enabled for as long."""
+        expect(folder, (str, Path), "a folder is given by its path", 'write capture("run")')
         before, parts = (self._folder, self._max_bytes), (self, *self._parts)
         enabled = [part.enabled for part in parts]
         self._folder, self._max_bytes = Path(folder), self._max_bytes if max_bytes is None else max_bytes

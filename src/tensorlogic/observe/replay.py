@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backends.base import Backend, check_dtypes, get_backend
 from ..diagnostics import SourceLocation
-from ..errors import BackendError, FormatError, InputError, TensorLogicError, nearest
+from ..errors import BackendError, FormatError, InputError, TensorLogicError, expect, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.types import SAFETENSORS
 from ..ir.untrusted_text import convert, decode_text, strict_json
@@ -164,6 +164,7 @@ class Recording:
     @classmethod
     def load(cls, folder: str | Path, run: int = 0) -> Recording:
         """Read a recorded run: its own folder, or a folder of several and which one, counted from 0 or -1 from the end."""
+        expect(folder, (str, Path), "a folder is given by its path", 'write Recording.load("run")')
         path = Path(folder)
         if not (path / MANIFEST).is_file():
             runs = recorded_runs(path)

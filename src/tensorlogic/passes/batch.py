@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import GraphError, expect, expect_whole, nearest
-from ..ir.check import require_valid
+from ..ir.check import expect_graph, require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import Dim, dim
 from .batch_bodies import add_graph, input_of
@@ -32,7 +32,7 @@ def batched(graph: EinsumGraph, over: str | Sequence[str], size: Dim = "batch") 
       return y=%3
     }
     """
-    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
+    expect_graph(graph)
     require_valid(graph)
     expect(over, (str, Sequence, set, frozenset), "over= names inputs", *nearest("", graph.inputs))
     names = [over] if isinstance(over, str) else list(dict.fromkeys(over))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..diagnostics import warn_caller
 from ..errors import DTypeError, GraphError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir import ops
-from ..ir.check import check_structure
+from ..ir.check import check_structure, expect_graph
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import OPS, EinsumGraph, reachable
 from ..ir.ops import REDUCTIONS
@@ -151,7 +151,7 @@ def vjp(
 
 def check(graph: EinsumGraph) -> None:
     """Refuse what is no graph, or does not hang together, or has nothing to differentiate."""
-    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(loss=loss)")
+    expect_graph(graph, output="loss")
     if problems := check_structure(graph):
         raise GraphError.of(problems[0])
     if not graph.outputs:

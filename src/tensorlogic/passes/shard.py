@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import GraphError, ShapeError, nearest
+from ..errors import GraphError, ShapeError, expect, nearest
 from ..ir import ops
 from ..ir.arrays import constant_op, frozen_copy
 from ..ir.collectives import share
@@ -81,14 +81,19 @@ def shard(
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    found = {}
-    for name, axis in axes.items():
+    expect(axes, Mapping, "axes= says which axis of which input is shared", 'write {"w": 1}')
+    for name in axes:
         if name not in graph.inputs:
             raise GraphError(f"the graph has no input {name!r} to shard", *nearest(name, graph.inputs), code="E369")
-        t = graph.type_of(graph.inputs[name])
+    for name, i in graph.inputs.items():
+        t = graph.type_of(i)
         if t.shape is None or not t.shape.is_static:
-            hint = "specialize the graph for its inputs first"
+            hint = "bind its sizes first: tensorlogic.passes.specialize.specialize(graph, types)"
             raise ShapeError(f"sharding needs sizes that are known; {name!r} is {t}", hint, code="E304")
+    found = {}
+    for name, axis in axes.items():
+        t = graph.type_of(graph.inputs[name])
+        assert t.shape is not None
         found[name] = normal_axis(axis, len(t.shape), f"sharding {name!r}")
         size = dims(t)[found[name]]
         if size < ranks:

@@ -198,6 +198,8 @@ def known_inputs(
     >>> known_inputs(graph, {}, {"n": 2}, stand_in=64).assumed
     ('m',)
     """
+    if sizes is not None:
+        expect(sizes, Mapping, "sizes= must be a mapping of names to integers", 'write sizes={"n": 64}')
     given, known = {} if inputs is None else inputs, dict(sizes or {})
     if not isinstance(given, Mapping):
         message = f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}"

@@ -74,7 +74,9 @@ def _cuts(work: Sequence[int], handed: Sequence[int], count: int) -> list[int]:
     """Return where to cut stretches of work: near equal shares, and there where the least is handed on."""
     places = sum(1 for cost in work if cost)
     if places < count:
-        raise GraphError(f"a graph of {places} operations cannot be cut into {count} stages", code="E378")
+        raise GraphError(
+            f"a graph of {places} operations cannot be cut into {count} stages", f"use at most {places}", code="E378"
+        )
     before = [0]
     for cost in work:
         before.append(before[-1] + cost)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, expect, nearest
+from ..errors import InputError, expect
 from ..ir.arrays import plain_array
 from ..lang import syntax as s
 from ..lang.declarations import GivenTensor
@@ -71,12 +71,6 @@ def check_kind(name: str, value: Any, model: Model) -> None:
         message = f"{name!r} stands in parentheses, so it is true or false, but it is given as {value.dtype}"
         hints = f"give truth values: {name}={name.lower()} > 0.5", f"write {name}[...] to calculate with the numbers"
         raise InputError(message, *hints, code="E831", location=tensor.at)
-
-
-def unknown_input(name: str, model: Model) -> InputError:
-    """Return the error for a tensor that is given and that no statement mentions."""
-    known = [n for n in model.analysis.tensors if n != name]
-    return InputError(f"the program has no tensor {name!r} to give", *nearest(name, known), code="E785")
 
 
 # what statements say of a name

@@ -82,6 +82,8 @@ class Program:
         """
         expect(name, str, "a relation is named by text", 'write p.add("Parent", rows)')
         with self._lock, self._sources:
+            if header is not None:
+                expect(header, bool, "header= is True or False", "write header=True")
             self.state.add_facts(name, rows, header)
 
     def retract(self, name: str, rows: Any) -> int:
@@ -126,7 +128,11 @@ class Program:
         [3.0, 4.0]
         """
         with self._lock, self._sources:
-            for name, value in read_tensors(tensors, named).items():
+            given = read_tensors(tensors, named)
+            if self.state.statements:  # of a program without any, rules may follow
+                for name in given:
+                    self.state.check_mentioned(name)
+            for name, value in given.items():
                 self.state.bound[name] = unchanging(value)
                 self.state.versions.change(name)
         return self

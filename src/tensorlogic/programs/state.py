@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, TensorLogicError, expect
+from ..errors import InputError, TensorLogicError, expect, nearest
 from ..lang import syntax as s
 from ..lang.data import Table, of_columns, table_of
 from ..lang.domains import Column, Name
@@ -18,7 +18,7 @@ from .answers import unknown_relation
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
 from .file_statements import check_path, path_beside, read_statement
-from .inputs import atoms_of, check_kind, described, holds_numbers, is_mentioned, unknown_input
+from .inputs import atoms_of, check_kind, described, holds_numbers, is_mentioned
 from .model import Model, empty
 
 FEW = 64  # facts taken back, of which each is looked for by itself
@@ -115,10 +115,16 @@ class ProgramState:
             if name not in model.analysis.tensors:
                 self.check_known(name)
         for name, value in bound.items():
-            if not is_mentioned(self.statements, name) and name not in self.facts.blocks:
-                raise unknown_input(name, model)
+            self.check_mentioned(name)
             check_kind(name, value, model)
         return Evaluation(model, executor, bound, self.versions.view(inputs or ()), kept)
+
+    def check_mentioned(self, name: str) -> None:
+        """Refuse a tensor that is given and that no statement mentions."""
+        if not is_mentioned(self.statements, name) and name not in self.facts.blocks:
+            tensors = [t.name for x in self.statements for t in s.walk(x) if isinstance(t, s.Tensor)]
+            known = list(dict.fromkeys([*tensors, *self.facts.blocks]))
+            raise InputError(f"the program takes no tensor {name!r}", *nearest(name, known), code="E785")
 
     def with_statement(self, executor: Executor, rule: s.Statement) -> Evaluation:
         """Return the evaluation of the program with one more statement."""

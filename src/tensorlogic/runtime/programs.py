@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
-from ..errors import BackendError, InputError, expect_whole, nearest
+from ..errors import BackendError, InputError, expect, expect_whole, nearest
 from ..events import ExecutionPhase, Hook, span, tell_wrappers
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, meets_others
@@ -56,6 +56,9 @@ class Programs:
         bound: int = 256,
     ) -> None:
         expect_whole("threads", threads, 1)
+        expect(wrap, Sequence, "wrap= is a list of wrappers", "write wrap=[wrapper]")
+        for wrapper in wrap:
+            expect(wrapper, Callable, "a wrapper is a function of a call", "write wrap=[lambda call: call]")  # type: ignore[arg-type]
         for name, value in (("plans", bound), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
                 expect_whole(name, value)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from ..backends.base import Backend
 from ..errors import BackendError, InputError, TensorLogicError, expect, expect_known, nearest
+from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
 from ..passes.specialize import checked_sizes, input_types
@@ -22,10 +22,7 @@ Sizes = Mapping[str, int] | None  # by name
 def check_call(graph: object, inputs: object) -> None:
     """Refuse what is no graph, or no mapping of inputs."""
     if type(graph) is not EinsumGraph:
-        hint = (
-            f"read it: tl.EinsumGraph.load({graph!r})" if isinstance(graph, str | Path) else "build one: b.build(y=y)"
-        )
-        expect(graph, EinsumGraph, "an EinsumGraph is expected", hint)
+        expect_graph(graph)
     if type(inputs) is not dict:
         hint = 'write {"x": frame["x"]}' if hasattr(inputs, "columns") else 'write {"x": array}'
         expect(inputs, Mapping, "inputs must be a mapping of names to arrays", hint)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import InputError, expect, expect_whole, nearest
 from ..events import Hook
-from ..ir.whole_files import expect_folder
+from ..ir.whole_files import expect_folder, writing
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 Figures = Mapping[str, float]
+VALIDATION = "validation_"  # begins the names of figures on validation data
 
 
 class Callback(Hook):
@@ -63,7 +64,13 @@ def step_hooks(callbacks: Sequence[Callback]) -> list[Hook]:
 def watched(figures: Figures, name: str) -> float:
     """Return the figure of a name, or refuse a name that no figure has."""
     if name not in figures:
-        raise InputError(f"there is no figure {name!r} to watch", *nearest(name, figures), code="E858")
+        hints = nearest(name, figures)
+        if name.startswith(VALIDATION) and name.removeprefix(VALIDATION) in figures:
+            hints = [
+                "give fit data to measure it on: fit(..., validation=data)",
+                f"or watch {name.removeprefix(VALIDATION)!r}",
+            ]
+        raise InputError(f"there is no figure {name!r} to watch", *hints, code="E858")
     return figures[name]
 
 
@@ -131,6 +138,7 @@ class OneFile(Callback):
     """Writes a file anew after each epoch."""
 
     def __init__(self, path: str | Path) -> None:
+        expect(path, (str, Path), "a file is given by its path", f'write {type(self).__name__}("log")')
         self.path = Path(path)
 
     def on_begin(self, trainer: Trainer, batches: int | None) -> None:
@@ -148,7 +156,7 @@ class CSVLog(OneFile):
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Write the whole history, which is short, so that a killed run leaves no half row."""
         names = ["epoch", *trainer.history]
-        with self.path.open("w", newline="", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("w", newline="", encoding="utf-8") as file:
             rows = csv.DictWriter(file, names)
             rows.writeheader()
             rows.writerows({"epoch": n, **epoch} for n, epoch in enumerate(trainer.history.epochs, 1))
@@ -163,6 +171,8 @@ class JSONLog(Callback):
     """
 
     def __init__(self, path: str | Path | Callable[[str], object], *, batches: bool = False) -> None:
+        if not callable(path):
+            expect(path, (str, Path), "a file is given by its path", 'write JSONLog("log.jsonl")')
         self.path, self.batches = path, batches
 
     def on_begin(self, trainer: Trainer, batches: int | None) -> None:
@@ -174,7 +184,7 @@ class JSONLog(Callback):
         if callable(self.path):
             self.path(line)
         else:
-            with Path(self.path).open("a", encoding="utf-8") as file:
+            with writing(Path(self.path)), Path(self.path).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
     def on_batch(self, trainer: Trainer, figures: Figures) -> None:
@@ -209,7 +219,8 @@ class TensorBoardLog(Callback):
         except ImportError:
             hint = "pip install tensorboardX, or tensorlogic-infer[report]"
             raise InputError("TensorBoardLog needs the package tensorboardX", hint, code="E862") from None
-        self._writer = SummaryWriter(str(self.folder))
+        with writing(self.folder):
+            self._writer = SummaryWriter(str(self.folder))
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Write the figures of an epoch."""

@@ -39,6 +39,7 @@ class Needed(NamedTuple):
 
     names: Sequence[str]
     others: Collection[str] | None = ()
+    given: Collection[str] = ()  # what is known without data
 
     def of(self, arrays: Arrays) -> Arrays:
         """Return the arrays that are wanted; one that is missing, or unknown, is refused."""
@@ -46,9 +47,9 @@ class Needed(NamedTuple):
             return arrays
         for name in arrays:
             if self.others is not None and name not in self.others and name not in self.names:
-                raise InputError(
-                    f"the loss graph has no input {name!r} for data", *nearest(name, self.names), code="E868"
-                )
+                hints = [f"it is in params=, states= or fixed= already: leave {name!r} out of one of them"]
+                hints = hints if name in self.given else nearest(name, self.names)
+                raise InputError(f"the loss graph has no input {name!r} for data", *hints, code="E868")
         for name in self.names:
             if name not in arrays:
                 hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
@@ -201,7 +202,8 @@ def batches_of(
         data = _taken_from(_Columns(table, table.column_names), wanted.names, "the data frame")
     if isinstance(data, Mapping):
         return ArrayBatches(wanted.of(data), size, seed, drop_last=drop_last, short=short)
-    if isinstance(data, Iterable) or callable(data):
+    several = isinstance(data, list | tuple) and data and not isinstance(data[0], Mapping)
+    if (isinstance(data, Iterable) or callable(data)) and not several and not hasattr(data, "__array__"):
         return GivenBatches(data, wanted, ahead)
     hint = (
         'write data={"x": x, "labels": y}, a data frame, a path to a .npz or Parquet file, or a list of such mappings'
@@ -301,9 +303,11 @@ def split(data: Arrays, share: float = 0.8, *, seed: int = 0) -> tuple[dict[str,
     >>> len(train["x"]), len(rest["x"]), sorted({*train["x"].tolist(), *rest["x"].tolist()})
     (8, 2, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
+    if not hasattr(data, "items"):  # a data frame has it too
+        expect(data, Mapping, "split takes arrays by name", 'write split({"x": x, "labels": y}, 0.8)')
     arrays = {name: _array(name, value) for name, value in data.items()}
     rows = _rows(arrays)
-    if not 0 < share < 1:
+    if not isinstance(share, int | float) or not 0 < share < 1:
         raise InputError(f"a share is between 0 and 1, got {share!r}", "write split(data, 0.8)", code="E857")
     order = np.random.default_rng(seed).permutation(rows)
     at = min(rows, max(0, round(share * rows)))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError, nearest
+from ..ir.whole_files import writing
 from ..tables import table
 
 WIDTH, HEIGHT, EDGE = 640, 320, 48
@@ -94,7 +95,8 @@ class History(Mapping[str, list[float]]):
 
     def save_svg(self, path: str | Path, names: Sequence[str] | None = None) -> None:
         """Write the curves to a file."""
-        Path(path).write_text(self.svg(names), encoding="utf-8")
+        with writing(Path(path)):
+            Path(path).write_text(self.svg(names), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         return self.svg()

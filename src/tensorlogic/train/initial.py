@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, ShapeError, expect_known, nearest
+from ..errors import InputError, ShapeError, expect, expect_known, expect_whole, nearest
+from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
 
 Shape = tuple[int, ...]
@@ -79,6 +80,11 @@ def initial(
     >>> params["w"].shape, params["c"]
     ((4, 2), array([0., 0.], dtype=float32))
     """
+    expect_graph(graph, output="loss")
+    expect(
+        scheme, (str, Mapping), "scheme= is a name, or names by pattern", 'write "he", or {"b*": "zeros", "*": "he"}'
+    )
+    expect_whole("seed", seed)
     found = {}
     for name in [names] if isinstance(names, str) else names:
         expect_known("the graph has no input", [name], graph.inputs)

@@ -180,7 +180,7 @@ def wanted_data(loss: EinsumGraph, known: Collection[str]) -> Needed:
     kept = {*figures_of(loss), *states_of(loss)}
     needed = {*reachable(loss.nodes, [i for name, i in loss.outputs if name in kept])}
     free = [name for name in loss.inputs if name not in known and name not in (TRAINING, STEP)]
-    return Needed([name for name in free if loss.inputs[name] in needed], free)
+    return Needed([name for name in free if loss.inputs[name] in needed], free, known)
 
 
 def _gradients(
@@ -274,6 +274,9 @@ def _updated(
         slots = ", ".join(map(repr, optimizer.slots)) or "none"
         message = f"the update of {optimizer.name} returns the next parameter and a mapping of its slots ({slots})"
         raise InputError(f"{message}, got {result!r}", hint, code="E841")
+    if result[0].shape != w.shape:
+        message = f"the update of {optimizer.name} returns a parameter of shape {result[0].shape} for one of {w.shape}"
+        raise InputError(message, "return a tensor of the shape of w: w - rate * gradient", code="E841")
     return result
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import InputError, TrainingError, expect, nearest
 from ..events import check_contexts, span
+from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import TensorType
@@ -20,7 +21,7 @@ from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.recovery.checkpoints import CheckpointManager
 from .bound_step import BoundStep
-from .callbacks import Callback, Progress, callback_list, step_hooks, watched
+from .callbacks import VALIDATION, Callback, Progress, callback_list, step_hooks, watched
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .distributed_step import DistributedStep
@@ -32,8 +33,6 @@ from .schedules import Plateau, Schedule
 from .snapshots import Snapshot, before_spoiled, check_same_data, rewind, spoiled, warn_where_done
 from .starting_values import own_array, own_arrays, starting_values
 from .step import AVERAGE, OWN, TrainingStep, training_step, wanted_data
-
-VALIDATION = "validation_"
 
 
 class Trainer:
@@ -156,6 +155,9 @@ class Trainer:
         does a trainer from :meth:`resume`: the graph and the parameters are then those it has. To learn for longer, give it more epochs:
         ``trainer.config = dataclasses.replace(trainer.config, epochs=40)``.
         """
+        for what, given in (("fixed", fixed), ("states", states)):
+            if given is not None:
+                expect(given, Mapping, f"{what}= are arrays by name", f'write {what}={{"table": array}}')
         self._fixed = {name: np.asarray(value) for name, value in (fixed or {}).items()}
         for name in (*self._fixed, *(states or {})):
             if (known := loss or self.loss) is not None and name not in getattr(known, "inputs", (name,)):
@@ -205,7 +207,7 @@ class Trainer:
         if loss is None and self.loss is None:
             raise InputError("there is no loss graph", "write trainer.fit(graph, params=..., data=...)", code="E864")
         if loss is not None:
-            expect(loss, EinsumGraph, "the loss is an EinsumGraph", "build one: b.build(loss=loss)")
+            expect_graph(loss, "the loss is an EinsumGraph", "loss")
             if self.loss is not None and loss != self.loss:
                 message = f"this trainer learns {self.loss!r}, and was given {loss!r}"
                 raise InputError(message, "make a new Trainer for another graph", code="E865")

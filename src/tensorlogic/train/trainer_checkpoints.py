@@ -30,10 +30,11 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
     """Write a checkpoint of a trainer, and its loss graph where it is not there yet."""
     if trainer.loss is None:
         raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
-    path, values = Path(folder), trainer.values
+    values = trainer.values
     if not trainer.writes_checkpoints:  # another rank does, which has the same
         return
-    with CheckpointManager(path, keep) as manager:
+    with CheckpointManager(folder, keep) as manager:
+        path = Path(folder)
         digest = trainer.loss.digest
         if not (path / GRAPH).exists() or EinsumGraph.load(path / GRAPH).digest != digest:
             trainer.loss.save(path / GRAPH)
@@ -69,8 +70,8 @@ def load_trainer(
     """Return the trainer of the newest good checkpoint."""
     from .config import TrainerConfig
 
+    found = CheckpointManager(folder).latest()
     path = Path(folder)
-    found = CheckpointManager(path).latest()
     if found is None:
         hint = "trainer.save(folder) makes one, and so does TrainerConfig(folder=...)"
         raise FormatError(f"there is no checkpoint of a trainer in {path}", hint, code="E873")

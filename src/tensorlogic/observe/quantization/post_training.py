@@ -12,6 +12,7 @@ from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
 from ...ir.arrays import Array, plain_array
+from ...ir.check import expect_graph
 from ...ir.graph import EinsumGraph, bodies, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
@@ -145,7 +146,7 @@ def model_of(
     graph: EinsumGraph, calibration: Batches | None, params: Mapping[str, Any] | None, executor: Executor | None
 ) -> Model:
     """Return a graph with the weights and the products that can be quantized, or raise where there is none."""
-    expect(graph, EinsumGraph, "quantize takes an EinsumGraph", "build one: b.build(y=y)")
+    expect_graph(graph, "quantize takes an EinsumGraph")
     batches = checked_batches(calibration)
     values = {name: plain_array(v) for name, v in (params or {}).items()}
     batches = tuple({k: v for k, v in batch.items() if k not in values} for batch in batches)
@@ -195,7 +196,8 @@ def _refuse(graph: EinsumGraph) -> None:
                     message = f"the weight %{a} is of {graph.type_of(a).dtype}; only floats are quantized"
                     raise DTypeError(message, "it is small already", code="E320")
     hint = "give the arrays of its weights: tl.quantize(graph, config, params={'w': W})"
-    raise InputError("the graph has no product of a value with a weight of floats", hint, code="E328")
+    sizes = "a size that a value shares with a weight must be a number: declare x as ('n', 64), not ('n', 'k')"
+    raise InputError("the graph has no product of a value with a weight of floats", hint, sizes, code="E328")
 
 
 def _weights(graph: EinsumGraph, products: Iterable[Product], executor: Executor | None) -> dict[int, Array]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -92,6 +92,9 @@ def run_async(
     """
     if not callable(function):
         expect(function, Callable, "a function is expected", "write run_async(program.query, text)")
+    if iscoroutinefunction(function):
+        message = f"run_async calls functions on a thread, and {getattr(function, '__name__', function)} is async"
+        raise InputError(message, "await it as it is", code="E301")
     limit = None if timeout is None else seconds(timeout, "timeout")
     return AsyncHandle(_anything, partial(function, *args, **named), limit).begin()
 

@@ -35,6 +35,9 @@ class ShardingSpec:
 
     shards: tuple[tuple[str, Shard], ...] = ()
 
+    def __post_init__(self) -> None:
+        expect(self.shards, tuple, "a ShardingSpec begins empty", 'write ShardingSpec().shard_tensor("w", 0, 4)')
+
     @property
     def tensors(self) -> dict[str, Shard]:
         """The tensors that are cut, by name."""
@@ -43,6 +46,7 @@ class ShardingSpec:
     def shard_tensor(self, name: str, axis: int, parts: int) -> ShardingSpec:
         """Return a spec that also cuts a tensor along an axis into so many shares."""
         expect(name, str, "the name of an input is expected", 'write shard_tensor("w", 0, 4)')
+        expect(axis, int, "an axis is a whole number", 'write shard_tensor("w", 0, 4)')
         expect_whole("parts", parts, 1)
         return ShardingSpec(tuple({**self.tensors, name: Shard(axis, parts)}.items()))
 
@@ -155,6 +159,10 @@ class Auto(DistributedParallelismStrategy):
         if self.micro_batch_size is not None:
             expect_whole("micro_batch_size", self.micro_batch_size, 1)
         checked_schedule(self.schedule)
+        if self.cluster is not None:
+            from .cluster import Cluster
+
+            expect(self.cluster, Cluster, "cluster= is a Cluster", "leave it out to measure this machine")
 
     def on(self, mesh: Mesh) -> Hybrid:
         """Return the strategy that runs on one of the meshes."""
@@ -268,7 +276,9 @@ class DistributedConfig:
         number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not number or not 0 < self.timeout <= LONGEST_TIMEOUT:
             message = f"timeout is a number of seconds above 0, got {self.timeout!r}"
-            raise InputError(message, f"write {LONGEST_TIMEOUT} at the most, which is 20 days", code="E377")
+            raise InputError(
+                message, f"write timeout=60; {LONGEST_TIMEOUT}, which is 20 days, is the longest", code="E377"
+            )
         if self.address is not None and (self.communication != "ray" or not isinstance(self.address, str)):
             hint = 'write DistributedConfig(devices, communication="ray", address="host:6379")'
             raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")

@@ -16,7 +16,7 @@ from .config import Auto, DistributedConfig, Mesh, check_devices
 from .job import Job
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
-from .run import run_threads
+from .run import check_hooks, run_threads
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -90,6 +90,7 @@ class Resident:
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         check_devices(self.executor.backend, self.config)
+        check_hooks(self.executor)
         job = self._job(inputs)
         part = job.part(0)
         cuts = {name: part.ranks[0, 0].inputs.get(name, ()) for name in self._types}

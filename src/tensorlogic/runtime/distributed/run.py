@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...errors import ExecutionError, expect
+from ...errors import ExecutionError, InputError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
@@ -80,6 +80,7 @@ class Distributed:
         agreed: Collection[str],
     ) -> Outputs:
         check_devices(executor.backend, config)
+        check_hooks(executor)
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
@@ -349,6 +350,18 @@ def run_threads(
 def _follows(error: BaseException) -> bool:
     """Tell whether an error only says that another rank failed."""
     return isinstance(error, ExecutionError) and error.diagnostic.code == "E373"
+
+
+def check_hooks(executor: Executor) -> None:
+    """Refuse hooks that look at values: the ranks hand back the times of their steps, and no more."""
+    for hook in executor.hooks():
+        if type(hook).on_step is not Hook.on_step and getattr(hook, "enabled", True):
+            message = (
+                f"{type(hook).__name__} looks at the values of steps, which stay with the ranks of a distributed run"
+            )
+            raise InputError(
+                message, "look at a run on one device: executor.execute(graph, inputs)", "tl.trace() works", code="E389"
+            )
 
 
 def _told(hooks: Sequence[Hook], results: Sequence[RankResult], config: DistributedConfig) -> None:

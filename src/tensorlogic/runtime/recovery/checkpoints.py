@@ -177,7 +177,9 @@ class CheckpointManager:
         except CheckpointError:
             raise
         except OSError as error:
-            earlier = f"the earlier ones, up to {before[-1]}, are untouched" if before else "no earlier one is there"
+            earlier = (
+                f"the earlier ones, up to {before[-1]}, are untouched" if before else "there are no earlier checkpoints"
+            )
             hint = "make room or permit writing there, or choose another folder; then run again to go on"
             message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {earlier}"
             raise CheckpointError(message, hint, code="E580") from error

@@ -69,10 +69,12 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         if self.checkpoint_seconds is not None:
             seconds(self.checkpoint_seconds, "checkpoint_seconds")
         for name in ("optional", "fallback_backends"):
+            if isinstance(getattr(self, name), list):
+                msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
             expect(
                 getattr(self, name),
                 tuple,
-                f"{name} must be a tuple",
+                f"{name} must be a list or a tuple",
                 f'write {name}=("reference",)' if name == "fallback_backends" else 'write optional=("y",)',
             )
         for each in self.optional:

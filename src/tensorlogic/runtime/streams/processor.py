@@ -20,7 +20,7 @@ from ...store import Lock
 from ..parts import Parts
 from ..values import Inputs, Outputs, check_call
 from .blocks import Block, not_streamed, rows_of
-from .split import Feeds, Over, StreamSplit, feeds_of, positions, streamed_axes
+from .split import Feeds, Over, StreamSplit, feeds_of, positions, refuse_misfit, streamed_axes
 
 if TYPE_CHECKING:
     from ..distributed.config import DistributedConfig
@@ -184,6 +184,10 @@ class StreamProcessor:
         arrays = {
             n: v if isinstance(v, np.ndarray) else np.asarray(v, self.declared[n].dtype) for n, v in chunk.items()
         }
+        for name, array in arrays.items():
+            declared = self.declared[name].shape
+            if declared is not None and array.ndim != len(declared):
+                refuse_misfit(name, self.axes[name], tuple(declared), array.shape, None)
         return arrays, rows_of(arrays, self.axes, number)
 
     def compute(self, chunk: Block, metadata: ChunkMetadata) -> Computed:

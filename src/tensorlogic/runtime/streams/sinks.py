@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...errors import InputError, expect_known
+from ...errors import InputError, expect, expect_known
 from ...ir.whole_files import FileCall, expect_folder, wrapped_files
 from .array_sinks import Npy, Npz
 from .growing_files import State, Values
@@ -33,6 +33,8 @@ def sink_of(given: Any, outputs: Sequence[str], *, staged: bool, wrap: Sequence[
     call = wrapped_files(wrap)
     if isinstance(given, Mapping):
         expect_known("the graph has no output", given, outputs, "E305")
+        for path in given.values():
+            expect(path, (str, os.PathLike), "a sink is a path", 'write sink={"y": "y.npy"}')
         paths = {name: Path(path) for name, path in given.items()}
         files = {path.absolute(): name for name, path in paths.items()}
         for name, path in paths.items():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, TensorLogicError
+from ...ir.arrays import plain_array
 from ...ir.files import no_file
 from .array_sources import Archive, Arrays, array_of
 from .blocks import Block, Source, Wanted, empty_source, from_row, not_streamed, rows_of
@@ -37,6 +38,8 @@ def source_of(given: Any, wanted: Wanted) -> Source:
         from .table_sources import of_arrow
 
         return of_arrow(given, wanted)
+    if hasattr(given, "__array__"):  # of another library
+        return source_of(plain_array(given), wanted)
     if all(hasattr(given, name) for name in ("read", "seek", "close", "facts")):
         return given  # type: ignore[no-any-return]
     if not isinstance(given, Iterable):

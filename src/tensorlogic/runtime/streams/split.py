@@ -114,7 +114,7 @@ def _in_words(error: ShapeError) -> ShapeError:
     return error
 
 
-def _refuse_misfit(name: str, axis: int, declared: tuple[Dim, ...], given: tuple[Dim, ...], rows: int | None) -> None:
+def refuse_misfit(name: str, axis: int, declared: tuple[Dim, ...], given: tuple[Dim, ...], rows: int | None) -> None:
     """Refuse rows that are not as declared, in words of chunks; ``rows`` is how many there are in all, where that is known."""
     form = f"[{', '.join(map(str, declared))}]"
     if declared and len(given) == len(declared) - 1:
@@ -146,7 +146,7 @@ class StreamSplit:
     ) -> None:
         self.axes, self.types = dict(axes), dict(types)
         for name, axis in axes.items():
-            _refuse_misfit(name, axis, _shape(graph, name), tuple(types[name].shape or ()), rows)
+            refuse_misfit(name, axis, _shape(graph, name), tuple(types[name].shape or ()), rows)
         self.graph, self.passed = _without_passed(graph, axes)
         self.total = _known_total(graph, axes, types)
         try:

@@ -82,6 +82,8 @@ def _unbroken(numbered: list[tuple[int, str]], name: str, there: Sequence[str], 
             used = {column for _, column in numbered}
             hints = nearest(missing, [column for column in there if column not in used])
             message = f"{what} has columns for input {name!r} up to {numbered[-1][1]!r}, but no column {missing!r}"
+            number_them = f"the columns of {name!r} are numbered from 0, without a gap: {name}_0, {name}_1, ..."
+            hints = hints if hints[0].startswith("did you") else [number_them]
             raise InputError(message, *hints, code="E534")
     return numbered
 
@@ -184,7 +186,8 @@ def column_values(column: Any, name: str, start: int = 0) -> Any:
     if not is_list(kind):
         array = column.to_numpy(zero_copy_only=False)
         if array.dtype.kind not in "biuf":
-            raise FormatError(f"column {name!r} holds {kind}, and no numbers or truth values", code="E538")
+            hint = f"give names as numbers: numbers, names = pandas.factorize(frame[{name!r}])"
+            raise FormatError(f"column {name!r} holds {kind}, and no numbers or truth values", hint, code="E538")
         return array
     if hasattr(column, "num_chunks"):
         flat = arrow_module("pyarrow", "to read a table").concat_arrays([c.flatten() for c in column.chunks])
