@@ -240,6 +240,14 @@ def test_words_about_a_program():
         tl.Program("Sibling(x,y) <- Parent(p,x), Parent(p,y), x =! y")
     with pytest.raises(tl.InputError, match="header= is True or False, got 'yes'"):
         tl.Program("P(A,B)").add("P", "p.csv", header="yes")
+    with pytest.raises(tl.InputError, match="the question is empty"):
+        tl.Program("P(A,B)").query(" ")
+    p = tl.Program("P(A,B)")
+    p.add("New", [])
+    with pytest.raises(tl.InputError, match="as many places as its facts: add one first"):
+        p.query("New(x)?")
+    p.add("New", [("a",)])
+    assert p.query("New(x)?") == [("a",)]
 
 
 def test_a_missing_file_hints_at_files_of_its_kind(tmp_path):

@@ -58,6 +58,8 @@ def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
         names = ", ".join(f"x{n}" for n in range(1, tensor.arity + 1))
         brackets = f"({names})" if tensor.boolean else f"[{names}]" if names else ""
         hint = f"write {atom.name}{brackets}?"
+        if tensor.boolean and not tensor.arity:
+            hint = "a relation has as many places as its facts: add one first, if it has none yet"
         raise InputError(message, hint, code="E778", location=atom.at)
 
 

@@ -86,6 +86,8 @@ def read_query(
     text: str, sources: Sources, functions: tuple[str, ...], scalars: Mapping[str, int]
 ) -> tuple[s.Expression, ...]:
     """Return the literals of a query; its question mark may be left out."""
+    if not text.strip():
+        raise InputError("the question is empty", 'write "Ancestor(Alice, x)?"', code="E787")
     asked = text if text.rstrip().endswith("?") else f"{text.rstrip().rstrip('.')}?"
     sources.ask(asked)
     found = parse(asked, QUERY, functions=functions, scalars=scalars).statements
