@@ -235,6 +235,13 @@ def test_a_misspelt_tensor_is_refused_when_it_is_bound():
     assert later.run()["Y"].tolist() == [2.0]
 
 
+@pytest.mark.parametrize("text", ["X = [1, 2]", "X[i] = A[i]", "P(A,B)\nX[x] count= P(x,y)"])
+def test_what_a_program_defines_is_not_given(text):
+    p = tl.Program(text)
+    with pytest.raises(tl.InputError, match="'X' is defined by the program, and cannot be given too"):
+        p.run(X=[5, 6])["X"]
+
+
 def test_words_about_a_program():
     with pytest.raises(tl.FormatError, match="write != for not equal"):
         tl.Program("Sibling(x,y) <- Parent(p,x), Parent(p,y), x =! y")

@@ -408,6 +408,7 @@ FAULTS: dict[str, Fault] = {
     "E830": Fault("a number for a relation", "A relation, which stands in parentheses, is true or false; a number other than 0 and 1 would be lost.", "Write brackets for numbers: Likes[Ann, Bob] = 0.9."),
     "E831": Fault("numbers given for a relation", "A relation, which stands in parentheses, is given as an array of numbers.", "Give truth values (array > 0.5), or write the tensor with brackets."),
     "E832": Fault("facts for a tensor of numbers", "Facts are tuples of names; a tensor that is written with brackets holds numbers.", "Give an array: program.bind(Y=array)."),
+    "E833": Fault("an array for what the program defines", "A tensor that has an equation or a literal in the program is given from Python too.", "Leave the equation out, or give the array another name."),
     # E8xx: views and memory
     # E81x to E89x: gradients and passes
     "E810": Fault("several outputs, and none named as the loss", "A gradient is of one output.", "Name it: tl.grad(graph, of='loss'); or use tl.vjp."),

@@ -96,6 +96,13 @@ def is_mentioned(statements: Iterable[s.Statement], name: str) -> bool:
     )
 
 
+def defining_equation(statements: Iterable[s.Statement], name: str) -> s.Equation | None:
+    """Return the first equation that defines a tensor of numbers, if there is one."""
+    return next(
+        (x for x in statements if isinstance(x, s.Equation) and x.head.name == name and not x.head.boolean), None
+    )
+
+
 def holds_numbers(statements: Iterable[s.Statement], name: str) -> bool:
     """Tell whether a tensor is written with brackets, or defined as a scalar."""
     heads = [x.head for x in statements if isinstance(x, s.Equation)]

@@ -18,7 +18,7 @@ from .answers import unknown_relation
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
 from .file_statements import check_path, path_beside, read_statement
-from .inputs import atoms_of, check_kind, described, holds_numbers, is_mentioned
+from .inputs import atoms_of, check_kind, defining_equation, described, holds_numbers, is_mentioned
 from .model import Model, empty
 
 FEW = 64  # facts taken back, of which each is looked for by itself
@@ -117,6 +117,10 @@ class ProgramState:
         for name, value in bound.items():
             self.check_mentioned(name)
             check_kind(name, value, model)
+            if (equation := defining_equation(self.statements, name)) is not None:
+                message = f"{name!r} is defined by the program, and cannot be given too"
+                hint = "leave its equation out, or give the array another name and add it there"
+                raise InputError(message, hint, code="E833", location=equation.at)
         return Evaluation(model, executor, bound, self.versions.view(inputs or ()), kept)
 
     def check_mentioned(self, name: str) -> None:
