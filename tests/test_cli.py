@@ -209,7 +209,7 @@ def test_compile_and_run_a_formula(folder):
     sister, parent = "[[0,1,0],[0,0,0],[0,0,0]]", "[[0,0,0],[0,0,1],[0,0,0]]"
     out = call("run", "aunt.json", "-i", f"sister={sister}", "-i", f"parent={parent}", "--json")
     assert np.argwhere(json.loads(out.output)["outputs"]["result"]["data"]).tolist() == [[0, 2]]
-    for wrong, said in (("p(x", "','"), ("p(x)", "nothing says the domain"), ("p(Zed)", "is in no domain")):
+    for wrong, said in (("p(x", "is not closed"), ("p(x)", "nothing says the domain"), ("p(Zed)", "is in no domain")):
         done = call("compile", wrong, "-d", "P=ann", "-d", "Q=bob")
         assert done.exit_code == 1
         assert said in done.output

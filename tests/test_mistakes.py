@@ -242,6 +242,11 @@ def test_what_a_program_defines_is_not_given(text):
         p.run(X=[5, 6])["X"]
 
 
+def test_a_bracket_that_is_not_closed():
+    with pytest.raises(tl.FormatError, match=r"the '\(' of parent is not closed"):
+        tl.parse_expr("sister(x,y) & parent(y,z")
+
+
 def test_words_about_a_program():
     with pytest.raises(tl.FormatError, match="write != for not equal"):
         tl.Program("Sibling(x,y) <- Parent(p,x), Parent(p,y), x =! y")

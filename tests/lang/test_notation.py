@@ -99,7 +99,7 @@ def test_domains_and_kinds_of_terms():
 @pytest.mark.parametrize(
     ("text", "message", "column"),
     [
-        ("p(x", "',' is expected", 4), ("p(x) q(x)", "a connective is expected", 6), ("p &", "got the end", 4),
+        ("p(x", "the '(' of p is not closed", 4), ("p(x) q(x)", "a connective is expected", 6), ("p &", "got the end", 4),
         ("(p", "not closed", 1), ("p)", "closes nothing", 2), ("p @ q", "'@' is not part", 3), ("1 < 2 < 3", "do not chain", 7),
         ("if p then q", "not finished", 1), ("min(p)", "takes 2 value", 1), ("", "got the end", 1),
         ("∀. p", "needs a variable", 2), ("p(q(x))", "',' is expected", 4), ("∀x p(x)", "followed by variables and a dot", 5),

@@ -232,8 +232,10 @@ class _Reader:
             self.take()
             while self.token.text != ")":
                 terms.append(self._argument())
+                if self.token.kind == "end":
+                    self.fail(self.token.at, f"the '(' of {token.text} is not closed", "write ')' where it ends")
                 if self.token.text not in (")", ","):
-                    shown = repr(self.token.text) if self.token.kind != "end" else "the end"
+                    shown = repr(self.token.text)
                     self.fail(self.token.at, f"',' is expected between the arguments of {token.text}, got {shown}")
                 if self.token.text == ",":
                     self.take()
