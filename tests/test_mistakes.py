@@ -286,6 +286,15 @@ def test_tools_that_look_at_values_are_refused_by_several_devices():
                 EX.execute_distributed(graph, inputs, CONFIG)
             with pytest.raises(tl.InputError, match="looks at the values of steps"):
                 tl.Trainer(None, tl.TrainerConfig(epochs=1, batch_size=4), distributed=CONFIG).fit(LOSS, PARAMS, DATA)
+
+    class Steps(tl.Callback):
+        def on_step(self, plan, event, values):
+            raise AssertionError
+
+    with pytest.raises(tl.InputError, match="the callback Steps asks for the steps of each run"):
+        tl.Trainer(None, tl.TrainerConfig(epochs=1, batch_size=4), callbacks=[Steps()], distributed=CONFIG).fit(
+            LOSS, PARAMS, DATA
+        )
     with tl.trace() as t:
         EX.execute_distributed(graph, inputs, CONFIG)
     assert [event.name for event in t.events()].count("log") == 2

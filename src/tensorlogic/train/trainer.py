@@ -199,6 +199,10 @@ class Trainer:
         """Return the step with its arrays: on this device, or on those that share every batch; the run has so many steps in all."""
         if self.distributed is None:
             return BoundStep(self.executor, step, self.values, self.given(), step_hooks(watching), calls)
+        for callback in step_hooks(watching):
+            name = type(callback).__name__
+            message = f"the callback {name} asks for the steps of each run, which stay with the ranks"
+            raise InputError(message, "use on_batch and on_epoch, or learn on one device", code="E389")
         self._distributed_step = DistributedStep(self.executor, step, self.values, self.given(), self.distributed)
         return self._distributed_step
 
