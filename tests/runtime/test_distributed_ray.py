@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.runtime.distributed import ray_workers
 from tensorlogic.runtime.distributed.messages import KeptMessage
 from tensorlogic.testing import check_carrier
 
@@ -31,6 +35,77 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
 def test_an_address_is_that_of_a_ray_cluster():
     with pytest.raises(tl.InputError, match="address is that of a Ray cluster"):
         tl.DistributedConfig(DEVICES, address="host:6379")
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def address_of(server):
+    return "{}:{}".format(*server.getsockname())
+
+
+def test_where_nobody_answers_there_is_no_cluster(listener):
+    address = address_of(listener)
+    listener.close()
+    with pytest.raises(tl.BackendError, match=f"no Ray cluster at '{address}': .*refused") as found:
+        ray_workers.check_cluster(address)
+    assert found.value.diagnostic.code == "E347"
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400", b"", None])
+def test_something_else_that_answers_is_no_cluster(monkeypatch, listener, greeting):
+    monkeypatch.setattr(ray_workers, "HEARD", 0.3)
+
+    def greet():
+        with listener.accept()[0] as way:
+            if greeting is None:  # it waits for the caller
+                way.recv(1)
+            else:
+                way.sendall(greeting)
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    with pytest.raises(tl.BackendError, match=r"no Ray cluster at .*(something else answers|timed out|reset)"):
+        ray_workers.check_cluster(address_of(listener))
+    thread.join()
+
+
+def test_ray_is_not_asked_for_a_cluster_that_does_not_answer(monkeypatch, listener):
+    def forever(**_):
+        raise AssertionError("it would ask for many minutes")
+
+    util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+    ray = SimpleNamespace(is_initialized=lambda: False, init=forever, util=util)
+    monkeypatch.setattr(ray_workers, "ray_module", lambda: ray)
+    port = listener.getsockname()[1]
+    listener.close()
+    with pytest.raises(tl.BackendError, match="no Ray cluster at"):
+        ray_workers.connect(f"localhost:{port}", 2)
+
+
+def test_without_an_address_a_cluster_that_runs_here_is_left_alone(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        ray_workers, "ray_module", lambda: SimpleNamespace(is_initialized=lambda: False, init=asked.update)
+    )
+    assert ray_workers.connect(None, 2)
+    assert asked["address"] == "local" and asked["num_cpus"] == 2
+
+
+def test_a_cluster_that_is_gone_is_left_before_ray_ends_this_process(monkeypatch, listener):
+    ray = SimpleNamespace(entered=True, is_initialized=lambda: ray.entered)
+    ray.shutdown = lambda: setattr(ray, "entered", False)
+    monkeypatch.setattr(ray_workers, "ray_module", lambda: ray)
+    workers = object.__new__(ray_workers.RayWorkers)
+    workers._entered, workers._cluster, workers._actors, workers._token = True, address_of(listener), ["actor"], "ours"
+    listener.close()
+    workers._restart()
+    assert not ray.entered and not workers._token
+    assert not workers.fits(tl.Executor(), DEVICES, 60, None)  # the next run goes to the cluster anew
+    workers.close()
 
 
 def given(rows=11):
@@ -88,8 +163,6 @@ def test_its_carrier_conforms(cluster):
         def check(self):
             report = check_carrier(self.way)
             return "" if report.passed else str(report)
-
-    import socket
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

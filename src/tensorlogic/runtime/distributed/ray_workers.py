@@ -6,6 +6,7 @@ by Ray, wherever there is room, and meet anew when the next run begins.
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from ...errors import BackendError, ExecutionError
 from ...ir.graph import EinsumGraph
 from .answers import checked, collect
 from .config import Mesh
-from .joining import torch_distributed
+from .joining import LOOPBACK, torch_distributed
 from .messages import Answer, KeptMessage
 from .rank import RankResult, Task
 from .worker import RankProcess, diagnosed
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ..executor import Executor
 
 EMPTY = EinsumGraph((), ())
+HEARD = 10.0  # seconds in which a cluster answers
+SETTINGS = b"\4"  # the kind of the first frame that a server of HTTP/2 sends, after three bytes of its length
 START = 60.0  # seconds that Ray may take to place the ranks, beside the timeout
 Arrays = Sequence[Any]
 # of each task: its graph, its inputs among the arrays, and the rest of it
@@ -47,16 +50,40 @@ def connect(address: str | None, size: int) -> bool:
     ray = ray_module()
     if ray.is_initialized():
         return False
+    if address is not None:
+        host, colon, port = address.rpartition(":")
+        check_cluster(f"{ray.util.get_node_ip_address() if host in LOOPBACK else host}{colon}{port}")  # where Ray goes
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address is None:
-            ray.init(num_cpus=size, include_dashboard=False, **quiet)
+            # "local": a cluster that happens to run on this machine is another one
+            ray.init(address="local", num_cpus=size, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         message = f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}"
         raise BackendError(message, "start one: ray start --head --port=6379", code="E347") from error
     return True
+
+
+def check_cluster(address: str) -> None:
+    """Raise where no Ray cluster answers at a host and port: Ray itself asks again for many minutes, or ends this process after one.
+
+    Its server sends the first frame of HTTP/2 to whoever comes; where ``RAY_USE_TLS`` is set, it waits for the caller.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or "://" in address:  # Ray's own words, such as "auto"
+        return
+    problem = ""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), HEARD) as way:
+            if os.environ.get("RAY_USE_TLS") in (None, "0") and way.recv(5)[3:4] != SETTINGS:
+                problem = "something else answers"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        message = f"there is no Ray cluster at {address!r}: {problem}"
+        raise BackendError(message, "start one: ray start --head --port=6379", code="E347")
 
 
 class Place(NamedTuple):
@@ -131,6 +158,8 @@ class RayWorkers(WorkerGroup):
         super().__init__(executor, len(devices), timeout)
         self.address = address
         self._entered = connect(address, self.size)
+        outside = address is not None and "://" in address  # which sees no more than Ray's own server for such
+        self._cluster = "" if outside else ray.get_runtime_context().gcs_address
         self._token = ""  # of the group that is together; none after a failure
         options = {"max_restarts": -1, "max_task_retries": 0}
         self._actors = [
@@ -139,9 +168,9 @@ class RayWorkers(WorkerGroup):
         ]
 
     def fits(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> bool:
-        """Tell whether these workers can run what an executor would."""
+        """Tell whether these workers can run what an executor would, and their cluster was not left."""
         theirs = len(devices), timeout, address, executor_kind(executor)
-        return (self.size, self.timeout, self.address, self.kind) == theirs
+        return ray_module().is_initialized() and (self.size, self.timeout, self.address, self.kind) == theirs
 
     def run(
         self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
@@ -151,6 +180,7 @@ class RayWorkers(WorkerGroup):
         outputs: dict[int, list[dict[str, Any]]] = {}
         try:
             if not self._token:
+                check_cluster(self._cluster)
                 self._meet()
             calls = {rank: self._call(rank, mesh, own, stay[rank]) for rank, own in enumerate(tasks)}
             self._drop = []
@@ -231,5 +261,11 @@ class RayWorkers(WorkerGroup):
         """Let Ray start every actor anew: those that are left wait for something that does not come."""
         self._token = ""
         ray = ray_module()
+        try:
+            check_cluster(self._cluster)
+        except BackendError:  # it is gone: Ray would end this process after a minute
+            if self._entered:
+                ray.shutdown()
+            return
         for actor in self._actors:
             ray.kill(actor, no_restart=False)
