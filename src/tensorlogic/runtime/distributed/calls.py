@@ -34,7 +34,7 @@ def one_call(world: TorchCommunication | None, number: int, config: DistributedC
     if world is None:
         yield
         return
-    world.call, world.told = number, False
+    world.begin_call(number)
     try:
         if len(config.devices) != world.size:
             message = f"the config is for {len(config.devices)} ranks, but {world.size} processes were started"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from ...backends.combine import combine_to, combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
 from ..parts import range_of
-from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
+from .joining import Meeting, Missing, agree, choose_interface, open_store, torch_distributed, within
 from .one_machine import Neighbours, find_neighbours
 
 Array = Any
@@ -34,6 +34,7 @@ T = TypeVar("T")
 OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": "MIN", "or": "MAX", "and": "MIN"}
 TRUTHS = {"add": "or", "multiply": "and"}  # of truth values, as NumPy adds and multiplies them
 SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
+ANSWER = 3.0  # seconds that the store of a group may take to tell who is missing
 
 WORLDS: WeakSet[TorchCommunication] = WeakSet()  # of this process: its executors have one each
 
@@ -48,11 +49,16 @@ def join_world(rank: int, size: int, address: str, timeout: float, token: str = 
         world = TorchCommunication(tuple(range(size)), rank, None, timeout)
         WORLDS.add(world)
         return world
-    if on_loopback(address):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    choose_interface(address)
     store = open_store(address, rank, size, timeout, token)
     meeting = agree(store, rank, size, timeout)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    limit = timedelta(seconds=timeout)
+    try:  # gloo itself waits five times as long
+        within(timeout, lambda: dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit))
+    except (RuntimeError, TimeoutError) as error:
+        message = f"rank {rank} cannot reach the others: {_said(error)}"
+        hint = "name the network interface of every machine at which the others reach it: GLOO_SOCKET_IFNAME=eth0"
+        raise ExecutionError(message, hint, code="E374") from error
     atexit.register(leave_worlds)
     world = TorchCommunication(tuple(range(size)), rank, None, timeout, meeting)
     WORLDS.add(world)
@@ -237,17 +243,26 @@ class TorchCommunication:
         if chosen == self._ranks:
             return self
         if chosen not in self._groups:
-            group = self._dist.new_group(
-                list(chosen), timeout=timedelta(seconds=self._timeout), backend="gloo", use_local_synchronization=True
+            limit = timedelta(seconds=self._timeout)
+            new = lambda: self._dist.new_group(  # noqa: E731
+                list(chosen), timeout=limit, backend="gloo", use_local_synchronization=True
             )
+            group = self._do("start", lambda: within(self._timeout, new))
             self._groups[chosen] = TorchCommunication(chosen, self._own, group, self._timeout, self._meeting)
         return self._groups[chosen]
+
+    def begin_call(self, number: int) -> None:
+        """Begin the call of this number, in which no rank has stopped yet."""
+        self.call, self.told = number, False
+        if self._meeting is not None:
+            self._meeting.call = number
 
     def leave(self, reason: str) -> None:
         """Tell the others why this rank stops."""
         if self._meeting is not None:
-            with suppress(RuntimeError):  # of a store that went with its process
-                self._meeting.leave(self._own, reason)
+            with suppress(RuntimeError, TimeoutError):  # of a store that went with its process, or its machine
+                meeting = self._meeting
+                within(ANSWER, lambda: meeting.leave(self._own, reason))
 
     def abandon(self) -> None:
         """Give up what is started, after an error on this rank."""
@@ -301,30 +316,42 @@ class TorchCommunication:
             return act()
         except ExecutionError:  # which says already what the ranks do
             raise
-        except RuntimeError as error:
+        except (RuntimeError, TimeoutError) as error:
             raise self._lost(call, error) from error
         finally:
             self.waited_ns += perf_counter_ns() - start if waits else 0
 
-    def _lost(self, call: str, error: RuntimeError) -> ExecutionError:
+    def _lost(self, call: str, error: Exception) -> ExecutionError:
         """Return the error that says which rank is not there for a call, as far as that can be found out."""
         reason = f"rank {self._own} lost others in {call}"
         missing = Missing()
         if self._meeting is not None:
+            meeting = self._meeting
             try:
-                missing = self._meeting.missing(self._ranks, self._own, reason)
+                missing = within(ANSWER, lambda: meeting.missing(self._ranks, self._own, reason))
             except RuntimeError:  # the store went with the process that kept it
                 missing = Missing(ended=(0,))
+            except TimeoutError:  # there is no way to the store any more
+                missing = Missing(silent=[rank for rank in self._ranks if rank != self._own])
         told = [f"rank {rank} stopped: {why}" for rank, why in missing.stopped.items()]
         if missing.ended:
             message = f"the process of {_named(missing.ended)} ended while rank {self._own} was in {call}"
             return ExecutionError(message, "run it again", code="E373", context=told)
-        if "timed out" in str(error).lower() and missing.silent:
+        late = isinstance(error, TimeoutError) or "timed out" in str(error).lower()
+        if late and missing.silent:
             message = f"rank {self._own} waited in {call} for {_named(missing.silent)} for {self._timeout:g} s"
             hint = "look at what that rank does, or allow more time: timeout="
             return ExecutionError(message, hint, code="E374", context=told)
-        message = f"{reason}: {str(error).splitlines()[0]}"
+        if missing.silent:
+            reason = f"rank {self._own} lost the connection to {_named(missing.silent)} in {call}"
+        message = f"{reason}: {_said(error)}"
         return ExecutionError(message, "look at the error of the other ranks", code="E373", context=told)
+
+
+def _said(error: Exception) -> str:
+    """Return what gloo says, without the places in its own files and its advice."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"\[/\S+\] ", "", line).partition(". This is typically")[0]
 
 
 def _named(ranks: Sequence[int]) -> str:
