@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -125,6 +126,36 @@ def test_ranks_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "environ", {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29501"})
     joining.choose_interface("env://")
     assert os.environ["GLOO_SOCKET_IFNAME"] == "to 10.77.0.1 29501"
+
+
+def test_ranks_that_do_not_fit_together_all_hear_of_it_before_the_store_goes(tmp_path: Path) -> None:
+    stores = [joining.open_store((tmp_path / "meeting").as_uri(), rank, 2, 5.0) for rank in range(2)]
+
+    def late() -> None:
+        time.sleep(0.3)
+        with pytest.raises(tl.ExecutionError, match="do not fit together"):
+            joining.agree(stores[1], 1, 2, 5.0, {"torch": "another"})
+        heard.append(time.monotonic())
+
+    heard: list[float] = []
+    other = threading.Thread(target=late)
+    other.start()
+    with pytest.raises(tl.ExecutionError, match="do not fit together"):
+        joining.agree(stores[0], 0, 2, 5.0)
+    assert stores[0].check(["seen/1"])
+    other.join()
+    assert heard
+
+
+def test_a_first_rank_that_ends_while_ranks_meet_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise RuntimeError("Failed to recv, got 0 bytes")
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch_ways, "agree", lost)
+    with pytest.raises(tl.ExecutionError, match="the process of rank 0 ended before rank 1 had met it: Failed to recv"):
+        torch_ways.join_world(1, 2, (tmp_path / "meeting").as_uri(), 1.0)
 
 
 # two network namespaces, each with a name, a /dev/shm and process numbers of its own

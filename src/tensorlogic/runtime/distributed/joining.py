@@ -24,6 +24,7 @@ from ...errors import BackendError, ExecutionError, InputError
 
 T = TypeVar("T")
 PAUSE = 0.02  # seconds between two looks at the store
+HEARING = 2.0  # seconds in which the ranks hear that they do not fit together
 GRACE = 0.5  # seconds in which ranks that fail together are heard
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # of Linux: a new one each time that a machine starts
@@ -194,12 +195,17 @@ def agree(store: Any, rank: int, size: int, timeout: float, facts: Mapping[str, 
         if problem:
             if rank == 0:
                 store.set("verdict", problem)  # so that nobody goes on
+                with suppress(RuntimeError):  # the store goes with this process: the others hear of it first
+                    store.wait([f"seen/{each}" for each in range(1, size)], timedelta(seconds=HEARING))
+            else:
+                store.set(f"seen/{rank}", "")
             raise _unequal(problem)
     if rank == 0:
         store.set("verdict", json.dumps(places))
     _wait(store, "verdict", end, 0, timeout)
     verdict = store.get("verdict").decode()
     if not verdict.startswith("["):
+        store.set(f"seen/{rank}", "")
         raise _unequal(verdict)
     return Meeting(store, tuple((host, process) for host, process in json.loads(verdict)))
 

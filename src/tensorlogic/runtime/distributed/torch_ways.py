@@ -51,7 +51,13 @@ def join_world(rank: int, size: int, address: str, timeout: float, token: str = 
         return world
     choose_interface(address)
     store = open_store(address, rank, size, timeout, token)
-    meeting = agree(store, rank, size, timeout)
+    try:
+        meeting = agree(store, rank, size, timeout)
+    except ExecutionError:
+        raise
+    except RuntimeError as error:  # of a store that went with its process
+        message = f"the process of rank 0 ended before rank {rank} had met it: {_said(error)}"
+        raise ExecutionError(message, "look at the error of that rank", code="E373") from error
     limit = timedelta(seconds=timeout)
     try:  # gloo itself waits five times as long
         within(timeout, lambda: dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit))
@@ -343,7 +349,8 @@ class TorchCommunication:
             hint = "look at what that rank does, or allow more time: timeout="
             return ExecutionError(message, hint, code="E374", context=told)
         if missing.silent:
-            reason = f"rank {self._own} lost the connection to {_named(missing.silent)} in {call}"
+            which = "one of " if len(missing.silent) > 1 else ""  # the others may not have noticed yet
+            reason = f"rank {self._own} lost the connection to {which}{_named(missing.silent)} in {call}"
         message = f"{reason}: {_said(error)}"
         return ExecutionError(message, "look at the error of the other ranks", code="E373", context=told)
 
