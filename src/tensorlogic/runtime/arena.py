@@ -1,4 +1,4 @@
-"""The arena: reusable blocks of memory. Runs take their buffers from :data:`ARENA`.
+"""The arena: reusable blocks of memory. Runs take the arrays that they write into from :data:`ARENA`.
 
 A block that was given back is used again only when no array shows it any more: the interpreter counts who holds it. So
 a result that somebody still has is never overwritten.
@@ -6,8 +6,10 @@ a result that somebody still has is never overwritten.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -210,3 +212,46 @@ def system_bytes(nbytes: int) -> Array:
 
 
 ARENA = Arena()  # what runs take their buffers from
+
+
+class Work(NamedTuple):
+    """An array to write into: its slot, the buffer that holds it (-1 - k: output k), its shape and dtype."""
+
+    slot: int
+    buffer: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _holders(arrays: list[Any], n: int) -> int:
+    array = arrays[n]
+    return getrefcount(array)
+
+
+UNHELD = _holders([object()], 0)  # what the interpreter counts for something that only a list holds
+
+
+def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return the n-th array of a list where nobody else holds it any more, else a new one, which takes its place."""
+    if last[n] is None or _holders(last, n) > UNHELD:
+        last[n] = np.empty(shape, dtype)
+    return last[n]
+
+
+def can_be_written_over(inputs: Sequence[Any], n: int, work: Work) -> bool:
+    """Tell whether a donated array can be written into: it is a plain one, and shows no other input."""
+    array, flags = inputs[n], inputs[n].flags
+    plain = flags.c_contiguous and flags.writeable and flags.aligned and array.dtype == work.dtype
+    return plain and not any(np.may_share_memory(array, x) for k, x in enumerate(inputs) if k != n)
+
+
+def arrays(sizes: Sequence[int], work: Sequence[Work]) -> tuple[Any, list[Any]]:
+    """Take buffers from the arena and return their block and the arrays over it, aligned for vector units."""
+    block = ARENA.take(sum(sizes))
+    at, start = [], 0
+    for size in sizes:
+        at.append(block[start : start + size])
+        start += size
+    return block, [
+        at[w.buffer][: math.prod(w.shape) * np.dtype(w.dtype).itemsize].view(w.dtype).reshape(w.shape) for w in work
+    ]

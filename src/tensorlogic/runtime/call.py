@@ -20,8 +20,7 @@ from ..ir.graph import EinsumGraph
 from ..plan.build import Step
 from .context import ExecutionContext
 from .frame import Between, Frame, failed, placed, stop_reason, stop_run
-from .program import Program
-from .straight_line import Function, failed_at
+from .program import KEPT, Function, Program, failed_at
 from .values import Outputs, arrays_for, as_planned, write_outputs
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
@@ -36,16 +35,18 @@ def call(
     hooks: Sequence[Hook] = (),
     out: Sequence[Any] | None = None,
     between: Between | None = None,
+    active: Sequence[ExecutionContext] | None = None,
 ) -> Sequence[Any]:
     """Run a program on the values of its inputs; ``out`` holds arrays of the caller's to write outputs into, or None.
 
-    ``between`` is given the frame of the run before each step, to save it or to remember it.
+    ``between`` is given the frame of the run before each step, to save it or to remember it. ``active`` are the contexts that the run keeps
+    to, where the caller has looked already.
     What an output shares is settled by the program that ran: an output that shows an input, a constant or another output is copied.
     """
     if hooks:
         results = _watched_call(program, values, hooks, out, between)
     else:
-        results = run(program, values, out, between)
+        results = run(program, values, out, between, active)
     if out is None and program.single_owned_output and program.verified and type(results[0]) is np.ndarray:
         return results
     return owned(program, results, out)
@@ -102,10 +103,12 @@ def run_program(
     values: Sequence[Any],
     out: Mapping[str, Any] | None,
     hooks: Sequence[Hook],
+    active: Sequence[ExecutionContext] | None = None,
     between: Between | None = None,
 ) -> Outputs:
     """Run a program as its contexts allow, telling the executor's own of the phases; ``out`` holds arrays by name."""
-    for each in running.contexts:
+    active = running.contexts if active is None else active
+    for each in active:
         each.admit(program)
     targets = None if out is None else arrays_for(program.types, out)
     if hooks:
@@ -114,13 +117,17 @@ def run_program(
         context.notify(_COMPLETE)
     else:
         context.phase = _EXECUTION
-        outputs = call(program, values, (), targets, between)
+        outputs = call(program, values, (), targets, between, active)
         context.phase = _COMPLETE
     return Outputs(program.names, outputs)
 
 
 def run(
-    program: Program, values: Sequence[Any], out: Sequence[Any] | None = None, between: Between | None = None
+    program: Program,
+    values: Sequence[Any],
+    out: Sequence[Any] | None = None,
+    between: Between | None = None,
+    active: Sequence[ExecutionContext] | None = None,
 ) -> tuple[Any, ...]:
     """Run a program and return its outputs as the steps made them, which may share memory with its inputs."""
     try:
@@ -132,7 +139,7 @@ def run(
     if function is None or between is not None:
         frame = Frame(program, values, workspace, arrays)
         results = _in(context, program, frame.finish if between is None else partial(frame.finish, between))
-    elif (active := running.contexts) and (timed := program.timed) is not None:
+    elif (active := running.contexts if active is None else active) and (timed := program.timed) is not None:
         results = _timed(program, timed, context, values, arrays, active)
     else:
         try:
@@ -143,7 +150,10 @@ def run(
                     results = function(values, arrays)
         except Exception as error:
             raise _blamed(program, function, error) from _cause(error)
-    program.leave(workspace)
+    if program.small and len(program.idle) < KEPT:  # as leave() does
+        program.idle.append(workspace)
+    else:
+        program.leave(workspace)
     return results
 
 

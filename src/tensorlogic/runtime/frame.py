@@ -1,6 +1,6 @@
 """Frames: a run that can stop after any step, tell its values, be saved, and go on later.
 
-The straight-line function of a short plan does the same without stopping. Replay, breakpoints, deadlines and checkpoints are frames.
+The straight-line function of a plan does the same without stopping. Replay, breakpoints, deadlines and checkpoints are frames.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from ..events import active_contexts, entered
 from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.printing import describe
-from .program import Program, Workspace
-from .straight_line import Entry
+from .program import Entry, Program, Workspace
 
 Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
 

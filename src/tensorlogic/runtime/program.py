@@ -1,16 +1,16 @@
 """Programs: a plan bound to a backend, ready to be called.
 
-Everything that can be known beforehand is: kernels, slots, constants, and where each result is written. A short plan is also one function
-(see straight_line).
+Everything that can be known beforehand is: kernels, slots, constants, and where each result is written. The steps are also one straight-line
+function over local variables, which looks nothing up. Its source holds nothing but our own names and numbers: ``s7 = k3(s2, s5, out=s9)``. Each
+step has a line of its own, so that a traceback tells which step failed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from operator import itemgetter
-from sys import getrefcount
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -23,25 +23,31 @@ from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
 from ..plan.fused_steps import NESTED, Fused
-from .arena import ARENA
-from .straight_line import Entry, Function, steps_function
+from .arena import ARENA, Work, arrays, can_be_written_over, recycled
 
 if TYPE_CHECKING:
     from .call import Wrapper
     from .tuning import Choice
 
-MOST = 1000  # steps of one function; a longer plan runs step by step, which does not matter then
+Function = Callable[..., tuple[Any, ...]]
+FIRST = 3  # the line of the first step
+# steps of one function; a longer plan runs step by step. Python compiles a step in 12 µs, a fifth of what planning it takes, and runs it 0.3 µs faster
+MOST = 10_000
 KEPT = 4  # idle workspaces of one program
 KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
 
 
-class Work(NamedTuple):
-    """An array to write into: its slot, the buffer that holds it (-1 - k: output k), its shape and dtype."""
+class Entry(NamedTuple):
+    """One step, ready to run: its kernel, and the slots it reads, writes and lets go of."""
 
-    slot: int
-    buffer: int
-    shape: tuple[int, ...]
-    dtype: str
+    step: Step
+    kernel: Kernel
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    frees: tuple[int, ...]
+    work: Any  # the slot of the array to write into, or -1; a tuple of them where there are several results
+    out: int  # the slot of a single result, or -1
+    take: Callable[[list[Any]], Sequence[Any]]  # the operands among all slots
 
 
 class Workspace(NamedTuple):
@@ -55,7 +61,7 @@ class Workspace(NamedTuple):
 
 
 class Program:
-    """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
+    """A plan bound to a backend: the steps one by one, and the same as one function unless there are very many."""
 
     __slots__ = (
         "_fine", "_flops", "_peak_bytes", "_separate", "_timed", "backend", "brief", "choice", "context", "entries",
@@ -187,7 +193,7 @@ class Program:
                 return known
         donors = dict(self.plan.donors)
         places = [(-1 - w.buffer, w) for w in self.fresh]
-        found = {k: donors[k] for k, w in places if k in donors and _can_be_written_over(inputs, donors[k], w)}
+        found = {k: donors[k] for k, w in places if k in donors and can_be_written_over(inputs, donors[k], w)}
         workspace.seen[:] = [([ref(x) for x in inputs], found)] if all(type(x) is np.ndarray for x in inputs) else []
         return found
 
@@ -203,40 +209,6 @@ class Program:
         self.idle.clear()
         for program in self.inner:
             program.release()
-
-
-def _holders(arrays: list[Any], n: int) -> int:
-    array = arrays[n]
-    return getrefcount(array)
-
-
-UNHELD = _holders([object()], 0)  # what the interpreter counts for something that only a list holds
-
-
-def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any:
-    """Return the n-th array of a list where nobody else holds it any more, else a new one, which takes its place."""
-    if last[n] is None or _holders(last, n) > UNHELD:
-        last[n] = np.empty(shape, dtype)
-    return last[n]
-
-
-def _can_be_written_over(inputs: Sequence[Any], n: int, work: Work) -> bool:
-    """Tell whether a donated array can be written into: it is a plain one, and shows no other input."""
-    array, flags = inputs[n], inputs[n].flags
-    plain = flags.c_contiguous and flags.writeable and flags.aligned and array.dtype == work.dtype
-    return plain and not any(np.may_share_memory(array, x) for k, x in enumerate(inputs) if k != n)
-
-
-def arrays(sizes: Sequence[int], work: Sequence[Work]) -> tuple[Any, list[Any]]:
-    """Take buffers from the arena and return their block and the arrays over it, aligned for vector units."""
-    block = ARENA.take(sum(sizes))
-    at, start = [], 0
-    for size in sizes:
-        at.append(block[start : start + size])
-        start += size
-    return block, [
-        at[w.buffer][: math.prod(w.shape) * np.dtype(w.dtype).itemsize].view(w.dtype).reshape(w.shape) for w in work
-    ]
 
 
 def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) -> Program:
@@ -336,3 +308,62 @@ def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backe
             slot = len(template) - 1
         reads.append(slot)
     return tuple(reads)
+
+
+def steps_source(
+    entries: Sequence[Entry], inputs: Sequence[int], outputs: Sequence[int], work: Sequence[int], *, timed: bool = False
+) -> str:
+    """Return the text of the function ``steps(values, work)``; slots in ``work`` are the arrays to write into.
+
+    A timed one takes ``note`` and ``clock`` too, and notes the time before the first step and after each. Then it looks whether
+    ``context`` has a reason to stop the run, and calls ``stop`` with the number of the next step if so.
+
+    >>> print(steps_source([], [0], [0], [1]))
+    def steps(values, work):
+        s0, = values; s1, = work
+        return s0,
+    """
+    given = [(name, slots) for name, slots in (("values", inputs), ("work", work)) if slots]
+    start = "; ".join(f"{', '.join(f's{s}' for s in slots)}, = {name}" for name, slots in given)
+    mark = "; note(clock()); context.reason is None or stop({})".format if timed else lambda _: ""
+    options = ", note, clock, context, stop" if timed else ""
+    text = [f"def steps(values, work{options}):", f"    {start or 'pass'}{mark(0)}"]
+    room = set(work)
+    held = {slot for entry in entries if entry.work in room for slot in entry.writes}  # by their buffers, freed or not
+    for n, entry in enumerate(entries):
+        into = ""
+        if isinstance(entry.work, tuple):
+            into = f", out=({', '.join(f's{w}' if w in room else 'None' for w in entry.work)})"
+        elif entry.work >= 0:
+            into = f", out=s{entry.work}"
+        results = ", ".join(f"s{s}" for s in entry.writes) + ("" if len(entry.writes) == 1 else ",")
+        free = "".join(f"; s{s} = None" for s in entry.frees if s not in held)
+        text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in entry.reads)}{into}){free}{mark(n + 1)}")
+    text.append(f"    return {', '.join(f's{s}' for s in outputs) or '()'}{',' if len(outputs) == 1 else ''}")
+    return "\n".join(text)
+
+
+def steps_function(
+    entries: Sequence[Entry],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    work: Sequence[int],
+    given: Mapping[int, Any],
+    *,
+    timed: bool = False,
+) -> Function:
+    """Return the function; ``given`` are the slots that hold constants."""
+    names: dict[str, Any] = {f"s{slot}": value for slot, value in given.items()}
+    names |= {f"k{n}": entry.kernel for n, entry in enumerate(entries)}
+    exec(compile(steps_source(entries, inputs, outputs, work, timed=timed), "<plan>", "exec"), names)
+    function: Function = names["steps"]
+    return function
+
+
+def failed_at(code: CodeType, trace: TracebackType | None) -> tuple[int, dict[str, Any]] | None:
+    """Return the number of the step at which such a function raised, and its variables; None where it was elsewhere."""
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            return max(0, trace.tb_lineno - FIRST), trace.tb_frame.f_locals
+        trace = trace.tb_next
+    return None
