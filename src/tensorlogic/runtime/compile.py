@@ -90,7 +90,8 @@ class CompiledGraph:
 
     def __call__(self, inputs: Inputs | None = None, *, sizes: Sizes = None, out: Inputs | None = None) -> Outputs:
         """Run it."""
-        return self.executor.execute(self.optimized, inputs, sizes=self._sizes(sizes), out=out)
+        known = None if sizes is None else self._sizes(sizes)
+        return self.executor.execute(self.optimized, inputs, sizes=known, out=out)
 
     def _sizes(self, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
         """Leave out sizes that only dead code had: whoever gives them to the graph may give them here too."""

@@ -129,33 +129,32 @@ class Executor:
         With a ``budget`` of bytes, a graph that would take more is run in parts of one index until it fits. The arrays of inputs
         named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
-        context = self.context
+        context, programs, around = self.context, self.programs, running.contexts
         entered = context.entered or entered_contexts.get()
-        programs, around = self.programs, running.contexts
+        plain = sizes is None and budget is None and not donate
         contexts = contexts_to_join(context) if entered else None
         if contexts is not None and (len(contexts) > 1 or contexts[0].labels or programs.policy == "adaptive"):
             execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
             return joined(contexts, context.hooks, execute)
-        if programs.policy == "adaptive" and not donate and budget is None and sizes is None:
+        if plain and programs.policy == "adaptive":
             return self.execute_jit(graph, inputs, out=out)
         try:
             if contexts is not None:
                 running.contexts = contexts  # as joined() does, without a call within a call
             watched = entered or around or context.hooks or self.profiles.hooks or watchers()
             hooks = hooks_around(context, self.profiles.hooks) if watched else ()
-            plain = sizes is None and budget is None and not donate
+            active = around if contexts is None else contexts
             ready = self.last_calls.get(id(graph)) if plain else None
-            values = None if ready is None else same_again(ready, graph, inputs)
-            if values is not None and ready is not None:
+            if ready is not None and (again := same_again(ready, graph, inputs)) is not None:
                 programs.quick_calls = next(programs.quick)
-                return run_program(context, ready.program, values, out, hooks)
+                return run_program(context, ready.program, again, out, hooks, active)
             names, values = self.arrays(graph, {} if inputs is None else inputs)
             own = checked_donations(graph, donate) if donate else ()
             known = None if sizes is None else checked_sizes(graph, sizes)
             program = programs.for_call(graph, names, values, known, budget, own)
             if plain and program.trusted:
                 self.last_calls.remember(graph, names, values, program)
-            return run_program(context, program, values, out, hooks)
+            return run_program(context, program, values, out, hooks, active)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise

@@ -168,16 +168,22 @@ def _whole(step: Step) -> Kernel:
     native = compiled(op.source, step.arg_types, step.types, 0, listed=True)
     numbers = np.array(op.numbers, np.int64)
     shapes = [(dims(t), np.dtype(t.dtype or "float64")) for t in step.types]
-    single, empty = len(shapes) == 1, np.empty
+    empty = np.empty
+    shape, dtype = shapes[0]
+    single = len(shapes) == 1
 
     def run(*operands: Array, out: Any = None) -> Any:
         for x in operands:
             if type(x) is not np.ndarray or not x.flags.c_contiguous:
                 operands = tuple([np.asarray(x, order="C") for x in operands])
                 break
-        results = [empty(shape, dtype) for shape, dtype in shapes]
+        if single:
+            result = empty(shape, dtype)
+            native(*operands, result, numbers)
+            return result
+        results = [empty(*each) for each in shapes]
         native(*operands, *results, numbers)
-        return results[0] if single else results
+        return results
 
     return run
 

@@ -158,10 +158,12 @@ def literal_bits(value: bool | int | float, dtype: Dtype) -> int:
 
 
 def stays_in_source(fn: str, place: int, value: bool | int | float, dtype: Dtype) -> bool:
-    """Tell whether a literal operand is part of the source text: truth values, and exponents for which LLVM knows a better way.
+    """Tell whether a literal operand is part of the source text: truth values, bounds of 0 and 1, and exponents for which LLVM knows a better way.
 
     All others are arguments, so that graphs which differ in a literal share their machine code.
     """
+    if fn in ("maximum", "minimum") and value in (0, 1):  # no NaN, so that half of the comparisons go
+        return True
     return dtype == BOOL or (fn == "power" and place == 1 and value in (-1, 0.5, 2))
 
 

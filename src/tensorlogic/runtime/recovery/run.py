@@ -244,7 +244,7 @@ def _run_left(executor: Executor, run: Run) -> Outputs:
         names, values = executor.arrays(run.left.graph, run.left.values)
         program = executor.programs.for_call(run.left.graph, names, values, None)
         context, hooks = executor.context, executor.hooks()
-        return in_contexts(context, partial(run_program, context, program, values, None, hooks, run.between))
+        return in_contexts(context, partial(run_program, context, program, values, None, hooks, between=run.between))
     finally:
         current.retries = around
 
