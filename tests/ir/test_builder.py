@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic import DTypeError, EinsumGraph, GraphBuilder, GraphError, InputError, ShapeError, TensorLogicError
 from tensorlogic.ir import ops
-from tensorlogic.ir.arrays import constant_digest, constant_op
 from tensorlogic.ir.graph import MAX_BODY_DEPTH, Node
+from tensorlogic.ir.ops import constant_digest, constant_op
 
 EX, REF = tl.Executor(), tl.Executor("reference")
 

@@ -19,10 +19,10 @@ from safetensors.numpy import load_file, save_file
 from tensorlogic import EinsumGraph, Executor, FormatError, GraphBuilder, GraphError, ShapeError, TensorLogicError
 from tensorlogic.diagnostics import SourceLocation
 from tensorlogic.ir import files, ops
-from tensorlogic.ir.arrays import constant_digest
 from tensorlogic.ir.check import check_structure
 from tensorlogic.ir.constants import all_constants
 from tensorlogic.ir.graph import MAX_BODY_DEPTH, OPS, Fixpoint, Node
+from tensorlogic.ir.ops import constant_digest
 
 DATA = np.arange(24, dtype=np.float32).reshape(4, 6)
 

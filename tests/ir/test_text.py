@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from tensorlogic import EinsumGraph, FormatError, GraphBuilder, TensorLogicError
 from tensorlogic.ir import ops
-from tensorlogic.ir.arrays import constant_op, frozen_copy
 from tensorlogic.ir.constants import all_constants
 from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.graph import MAX_BODY_DEPTH, OPS, Cond, Fixpoint, Node, Scan
+from tensorlogic.ir.ops import constant_op
 from tensorlogic.ir.parse import parse_graph
 from tensorlogic.ir.text import print_graph
+from tensorlogic.ir.types import frozen_copy
 
 
 def every_op(*, intern: bool = True) -> EinsumGraph:

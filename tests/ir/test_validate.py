@@ -10,8 +10,8 @@ import pytest
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, GraphError, GraphValidator, ShapeError, ShapeInferenceContext
 from tensorlogic.ir import ops
-from tensorlogic.ir.arrays import constant_op
 from tensorlogic.ir.graph import Cond, Fixpoint, Node, Scan
+from tensorlogic.ir.ops import constant_op
 
 X = Node(ops.Input("x", (2,), "float32"))
 RELU = ops.Elementwise("relu")

@@ -11,12 +11,11 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.arrays import plain_array
 from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
 from ..ir.type_rules import reduced_axes
-from ..ir.types import DTYPES, TensorType, normal_axis
+from ..ir.types import DTYPES, TensorType, normal_axis, plain_array
 from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16, order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import DTypeError, OutOfMemoryError, ShapeError, expect
-from ..ir.arrays import plain_array
+from ..ir.types import plain_array
 from ..plan.memory import available_memory
 from . import packed, sparse_rows, tuples
 from .bits import BitTensor, TruthTensor

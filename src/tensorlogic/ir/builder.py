@@ -15,16 +15,15 @@ import numpy as np
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, ShapeError, expect, expect_known, nearest
 from . import ops
-from .arrays import Array, constant_op, frozen_copy, plain_array
 from .check import check_structure
 from .graph import MAX_BODY_DEPTH, Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from .layers import Layers
-from .ops import Op
+from .ops import Op, add_constant
 from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
 from .type_rules import node_types
-from .types import Equality, TensorShape, TensorType, dtype_name
+from .types import Array, Equality, TensorShape, TensorType, dtype_name, plain_array
 from .types import Scope as TypeScope
 
 
@@ -93,10 +92,7 @@ class GraphBuilder(Layers[Tensor]):
         """Add an array to the graph; it is copied, and kept once however often it is used."""
         if isinstance(value, Tensor):
             return value
-        array = frozen_copy(value)
-        op = constant_op(array)
-        self._constants[op.digest] = array
-        return self._add(op, ())
+        return self._add(add_constant(self._constants, value), ())
 
     def literal(self, value: bool | int | float) -> Tensor:
         """Add a Python scalar, which takes the dtype of what it meets."""

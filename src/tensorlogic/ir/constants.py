@@ -10,10 +10,10 @@ import numpy as np
 
 from ..errors import FormatError, GraphError, nearest
 from . import ops
-from .arrays import Array, constant_digest, frozen, frozen_copy
 from .check import no_array, too_deep
 from .graph import MAX_BODY_DEPTH, EinsumGraph, bodies
-from .types import DTYPES, ITEMSIZE, MAX_RANK
+from .ops import constant_digest
+from .types import DTYPES, ITEMSIZE, MAX_RANK, Array, frozen, frozen_copy
 
 
 def all_constants(graph: EinsumGraph, depth: int = 0) -> dict[str, Array]:

@@ -21,12 +21,12 @@ import numpy as np
 
 from ..diagnostics import SourceLocation, clean
 from ..errors import FormatError, TensorLogicError, nearest
-from .arrays import Array
 from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
 from .graph import MAX_BODY_DEPTH, OPS, AxisNames, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
+from .types import Array
 from .untrusted_text import HALF_OF_A_PAIR, LIMIT, convert, decode_text, strict_json, too_large
 from .whole_files import write_whole
 

@@ -16,11 +16,10 @@ from ..errors import GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorShape, TensorType
+from .types import Array, TensorShape, TensorType, frozen
 
 if TYPE_CHECKING:
     from .type_rules import Inference
-from .arrays import Array, frozen
 
 AxisNames = tuple[tuple[str | int, ...] | None, ...]  # for each axis the names of its elements, None where it has none
 MAX_BODY_DEPTH = 32  # of bodies within bodies

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ..errors import InputError, ShapeError
-from .arrays import plain_array
 from .methods import Axes, TensorMethods
-from .types import INTEGERS, normal_axis
+from .types import INTEGERS, normal_axis, plain_array
 
 T = TypeVar("T")
 _MOST_CLASSES = 2**31  # more than there are, and its product with a label below 0 still fits an int64

@@ -5,13 +5,15 @@ The three operations that hold graphs of their own (Fixpoint, Scan, Cond) stand 
 
 from __future__ import annotations
 
+import hashlib
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 
 from ..errors import DTypeError
 from .sizes import Dim
-from .types import scalar_dtype
+from .types import Array, dtype_name, frozen_copy, scalar_dtype
 
 
 class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True, omit_defaults=True):
@@ -51,6 +53,27 @@ class Constant(Op, frozen=True, tag="constant"):
     digest: str
     shape: tuple[int, ...]
     dtype: str
+
+
+def constant_digest(array: Array) -> str:
+    """Return the name under which a constant is kept: a digest of its dtype, shape and bytes."""
+    h = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    # bfloat16 is no buffer
+    h.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b"")
+    return h.hexdigest()
+
+
+def constant_op(array: Array) -> Constant:
+    """Return the operation that stands for an array."""
+    return Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
+
+
+def add_constant(constants: dict[str, Array], value: object) -> Constant:
+    """Keep a read-only copy of an array among the constants of a graph, and return the operation that stands for it."""
+    array = frozen_copy(value)
+    op = constant_op(array)
+    constants[op.digest] = array
+    return op
 
 
 class Literal(Op, frozen=True, tag="literal"):

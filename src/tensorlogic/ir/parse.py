@@ -17,15 +17,14 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from . import ops
-from .arrays import Array, constant_op, frozen_copy
 from .check import check_graph
 from .constants import decode, verified_constant
 from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, body_fields
-from .ops import Op
+from .ops import Op, constant_op
 from .sizes import Dim, dim
 from .text import name_text, number, quoted
-from .types import DTYPES, ITEMSIZE, MAX_RANK
+from .types import DTYPES, ITEMSIZE, MAX_RANK, Array, frozen_copy
 from .untrusted_text import LIMIT, decode_text, spot
 
 _WORDS: Mapping[str, type[Op]] = ChainMap(

@@ -16,12 +16,11 @@ import msgspec
 import numpy as np
 
 from ..errors import DTypeError, InputError, ShapeError, expect, expect_whole
-from .arrays import Array, plain_array
 from .ops import Dequantize, Quantize
 from .packed_numbers import KINDS, NumberKind, pack_numbers, unpack_numbers
 from .quantize_arrays import dequantize_array, quantize_array
 from .quantize_scales import scales_of
-from .types import FLOATS, dtype_name, normal_axis
+from .types import FLOATS, Array, dtype_name, normal_axis, plain_array
 
 
 class QuantizationType(Enum):

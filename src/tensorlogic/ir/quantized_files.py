@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from ..errors import FormatError, nearest
-from .arrays import Array
 from .files import no_file
 from .packed_numbers import KINDS, packed_size
 from .quantized import QuantizedTensor
+from .types import Array
 from .whole_files import write_whole
 
 FORMAT = "tensorlogic-quantized"

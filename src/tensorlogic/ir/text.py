@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from . import ops
-from .arrays import Array
 from .check import plain_literal, too_deep
 from .constants import encode
 from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, EinsumGraph, bodies, body_fields
 from .ops import Op
 from .type_rules import known_types
+from .types import Array
 
 SMALL = 16  # elements of a constant that is written out
 _RESERVED = frozenset({"graph", "return", "input", "True", "False", "None", "inf", "nan"})

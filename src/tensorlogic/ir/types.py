@@ -1,4 +1,4 @@
-"""The type of a tensor: its shape and the kind of its elements; and what the type rules of operations share."""
+"""The type of a tensor: its shape and the kind of its elements; how values are read as arrays; and what the type rules of operations share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import DTypeError, ShapeError, nearest
+from ..errors import DTypeError, ShapeError, TensorLogicError, nearest
 from .sizes import Dim, dim, integer
 
 ITEMSIZE = {
@@ -30,6 +31,7 @@ SAFETENSORS = {  # what dtypes are called in safetensors files
 }
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 INTEGERS = frozenset(d for d in DTYPES if "int" in d)
+Array = NDArray[Any]
 
 
 class TensorShape(tuple[Dim, ...]):
@@ -127,6 +129,42 @@ def dtype_name(dtype: Any) -> str:
 def _numpy_name(dtype: np.dtype[Any]) -> str:
     """Return the name of a dtype, which NumPy puts together anew each time: it is asked for in every call, for every input."""
     return str(dtype.name)
+
+
+def plain_array(value: object) -> Array:
+    """Return a value as a NumPy array, or say plainly why there is none."""
+    if value is None:
+        hint = "give an array, a list or a number; a run without the input leaves its name out"
+        raise DTypeError("None is given where an array is expected", hint, code="E123")
+    try:
+        return np.asarray(value)
+    except TensorLogicError:  # a list of tensors of a graph
+        raise
+    except ValueError as error:
+        hint = "give rows of equal lengths, all of them numbers: pad short ones, or leave them out"
+        raise DTypeError(f"a rectangular array is expected: {error}", hint, code="E123") from None
+    except Exception as error:  # an array of another library that does not let its values go
+        hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
+        raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
+
+
+def frozen_copy(value: object) -> Array:
+    """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
+    array = plain_array(value)
+    name = dtype_name(array.dtype)
+    copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
+    copy.setflags(write=False)
+    return copy
+
+
+def frozen(value: Array) -> Array:
+    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
+    whole: Any = value
+    while isinstance(whole, np.ndarray):
+        if whole.flags.writeable:
+            return frozen_copy(value)
+        whole = whole.base
+    return value if isinstance(value, np.ndarray) else frozen_copy(value)
 
 
 def scalar_dtype(value: bool | int | float) -> str:

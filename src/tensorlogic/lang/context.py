@@ -12,8 +12,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, InputError, nearest
-from ..ir.arrays import plain_array
 from ..ir.graph import EinsumGraph
+from ..ir.types import plain_array
 
 
 class LogicWarning(UserWarning):

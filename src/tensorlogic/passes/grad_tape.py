@@ -15,10 +15,9 @@ import numpy as np
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
-from ..ir.arrays import constant_op, frozen_copy
 from ..ir.graph import EinsumGraph, Node, reachable, renumbered
 from ..ir.methods import TensorMethods
-from ..ir.ops import Op
+from ..ir.ops import Op, add_constant
 from ..ir.sizes import Dim
 from ..ir.type_rules import Inference
 from ..ir.types import FLOATS, Equality, Results, TensorShape, TensorType
@@ -190,10 +189,7 @@ class Tape(TensorMethods[Value]):
             return x.node
         if isinstance(x, bool | int | float):
             return self.draft.add(ops.Literal.of(x), ())
-        array = frozen_copy(x)
-        op = constant_op(array)
-        self.draft.constants[op.digest] = array
-        return self.draft.add(op, ())
+        return self.draft.add(add_constant(self.draft.constants, x), ())
 
     def _simpler(self, fn: str, operands: Sequence[Any]) -> Value | None:
         """Return what arithmetic on literals, a product with 1, or minus of minus comes down to."""

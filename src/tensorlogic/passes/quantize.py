@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir import ops, spec
-from ..ir.arrays import Array, constant_op, frozen_copy
 from ..ir.graph import EinsumGraph
+from ..ir.ops import add_constant
 from ..ir.packed_numbers import KINDS, PACKED
 from ..ir.quantized import QuantizedTensor
 from ..ir.sizes import Dim
+from ..ir.types import Array
 from .quantize_products import Product
 from .quantize_rules import CANCEL, LOWER
 from .rewrite import Draft, Rules, drop_dead, rewrite
@@ -143,10 +144,7 @@ def _viewed(draft: Draft, i: int, order: Sequence[int], shape: Sequence[Dim]) ->
 
 def constant(draft: Draft, array: Any) -> int:
     """Add an array to a draft."""
-    frozen = frozen_copy(array)
-    op = constant_op(frozen)
-    draft.constants[op.digest] = frozen
-    return draft.make(op, ())
+    return draft.make(add_constant(draft.constants, array), ())
 
 
 def _named_input(draft: Draft, name: str, shape: tuple[int, ...]) -> int:

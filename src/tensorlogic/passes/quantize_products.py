@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import expect_known
 from ..ir import ops, spec
-from ..ir.arrays import Array, constant_op, frozen_copy
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
-from ..ir.types import FLOATS, TensorType
+from ..ir.ops import add_constant
+from ..ir.types import FLOATS, Array, TensorType
 
 
 class Product(NamedTuple):
@@ -63,11 +63,8 @@ def with_params(
     for i, node in enumerate(graph.nodes):
         op = node.op
         if isinstance(op, ops.Input) and op.label in params:
-            array = frozen_copy(params[op.label])
-            kept = constant_op(array)
-            constants[kept.digest] = array
             names[i] = op.label
-            node = Node(kept, (), node.locations)
+            node = Node(add_constant(constants, params[op.label]), (), node.locations)
         elif isinstance(op, ops.Input) and op.dtype is None:
             known = types.get(op.label)
             node = Node(ops.Input(op.label, op.shape, (known and known.dtype) or default), (), node.locations)

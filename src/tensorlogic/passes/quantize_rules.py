@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops, spec
-from ..ir.arrays import Array, constant_op, frozen_copy
+from ..ir.ops import add_constant
 from ..ir.packed_numbers import KINDS, PACKED, pack_numbers, unpack_numbers
 from ..ir.quantize_arrays import quantize_array
-from ..ir.types import normal_axis
+from ..ir.types import Array, normal_axis
 from .rewrite import Draft, Rules
 
 LARGEST_SUM = (1 << 31) - 1
@@ -34,10 +34,7 @@ def _held(draft: Draft, i: int) -> Array | None:
 
 
 def _constant(draft: Draft, value: Any) -> int:
-    array = frozen_copy(value)
-    op = constant_op(array)
-    draft.constants[op.digest] = array
-    return draft.make(op, ())
+    return draft.make(add_constant(draft.constants, value), ())
 
 
 def keep_packed(draft: Draft, op: ops.Quantize, args: tuple[int, ...]) -> int | None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import InputError, expect
 from ..ir import ops
-from ..ir.arrays import constant_op, frozen_copy
 from ..ir.graph import EinsumGraph
+from ..ir.ops import add_constant
 from .quantize_products import with_params
 from .quantize_rules import cancel
 from .rewrite import Draft, rewrite
@@ -50,10 +50,7 @@ def _is_join(op: ops.Op) -> bool:
 def _join(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     if not _is_join(op) or any(draft.type(a).dtype != "float32" or draft.type(a).weak for a in args):
         return None
-    step = frozen_copy(STEP)
-    kept = constant_op(step)
-    draft.constants[kept.digest] = step
-    scale, zero = draft.make(kept, ()), draft.make(ops.Literal.of(0), ())
+    scale, zero = draft.make(add_constant(draft.constants, STEP), ()), draft.make(ops.Literal.of(0), ())
 
     def rounded(i: int) -> int:
         numbers = draft.make(ops.Quantize("uint8"), (i, scale, zero))

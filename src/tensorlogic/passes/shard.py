@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from ..errors import GraphError, ShapeError, expect, nearest
 from ..ir import ops
-from ..ir.arrays import constant_op, frozen_copy
 from ..ir.collectives import share
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name, reachable
-from ..ir.ops import Op
+from ..ir.ops import Op, add_constant
 from ..ir.types import ITEMSIZE, TensorType, dims, normal_axis
 from .follow_index import cut_input, matching, resized
 from .indices import Index, indices
@@ -297,10 +296,8 @@ class Draft:
     def _own_range(self, whole: int, op: Op, shape: Sequence[int], axis: int) -> int:
         places = share(shape[axis], self.ranks, self.rank)
         if isinstance(op, ops.Constant):  # a rank keeps no more of it than it needs
-            part = frozen_copy(self.constants[op.digest][(slice(None),) * axis + (slice(places.start, places.stop),)])
-            own = constant_op(part)
-            self.constants[own.digest] = part
-            return self.add(own)
+            part = self.constants[op.digest][(slice(None),) * axis + (slice(places.start, places.stop),)]
+            return self.add(add_constant(self.constants, part))
         ranges = [(places.start, len(places), 1) if a == axis else (0, n, 1) for a, n in enumerate(shape)]
         return self.add(ops.Slice(tuple(ranges)), (whole,))
 

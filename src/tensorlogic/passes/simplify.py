@@ -17,12 +17,11 @@ import numpy as np
 from ..errors import CancelledError, GraphError, TensorLogicError
 from ..ir import ops, spec
 from ..ir.algebra import ALGEBRAS
-from ..ir.arrays import constant_op, frozen_copy
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract
-from ..ir.ops import Op
+from ..ir.ops import Op, constant_op
 from ..ir.spec import Labels, Spec
-from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, normal_axis
+from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, frozen_copy, normal_axis
 from .contraction_paths import BLAS, einsum_cost
 from .rewrite import Draft, Rules, drop_dead, rewrite
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import ops
-from ..ir.arrays import Array
 from ..ir.packed_numbers import NARROW
+from ..ir.types import Array
 from .cost import Contraction, contraction_of
 from .fused_steps import Fusable
 from .row_groups import Reading

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends.sparse import SparseTensor
 from ..errors import InputError, expect
-from ..ir.arrays import plain_array
+from ..ir.types import plain_array
 from ..lang import syntax as s
 from ..lang.declarations import GivenTensor
 from .model import Model

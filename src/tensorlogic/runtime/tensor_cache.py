@@ -11,7 +11,7 @@ import numpy as np
 from ..backends.numpy import as_numpy
 from ..diagnostics import bytes_text
 from ..errors import InputError, expect
-from ..ir.arrays import constant_digest
+from ..ir.ops import constant_digest
 from ..plan.build import Step
 from ..store import EvictionPolicy, Store, StoreStats
 from .call import Call

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..errors import FormatError, InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import span
-from ..ir.arrays import constant_op
 from ..ir.graph import EinsumGraph, Node
+from ..ir.ops import constant_op
 from ..ir.types import TensorType
 from ..plan.limits import check_flops
 from ..plan.memory import check_memory

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from ..backends.numpy import as_numpy
 from ..errors import InputError, expect_known, nearest
 from ..ir import ops
-from ..ir.arrays import constant_op
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
-from ..ir.ops import Op
+from ..ir.ops import Op, constant_op
 from ..ir.types import FLOATS
 from ..passes.grad import check, parameters, vjp
 from ..runtime.autodiff import cotangent_names

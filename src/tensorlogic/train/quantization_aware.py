@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, expect, nearest
-from ..ir.arrays import Array, plain_array
 from ..ir.graph import EinsumGraph
 from ..ir.quantization_config import ActivationMode, QuantizationConfig
 from ..ir.quantize_scales import range_scales, scales_of
 from ..ir.quantized import checked_floats, placed
-from ..ir.types import TensorType
+from ..ir.types import Array, TensorType, plain_array
 from ..observe.quantization.calibration import RANGES, Seen, checked_activations, run_watched
 from ..observe.quantization.post_training import Batches, checked_batches
 from ..passes.quantize import DYNAMIC, Choice, LearnedScale, lowered, with_pairs

@@ -12,12 +12,12 @@ import numpy as np
 
 from ...errors import InputError
 from ...events import Hook, StepEvent
-from ...ir.arrays import Array
 from ...ir.graph import EinsumGraph
 from ...ir.ops import Dequantize, Quantize
 from ...ir.quantization_config import CalibrationMethod, QuantizationConfig
 from ...ir.quantize_arrays import dequantize_array, quantize_array
 from ...ir.quantize_scales import range_scales
+from ...ir.types import Array
 from ...plan.build import ExecutionPlan
 
 BINS = 2048  # on each side of 0

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir.arrays import Array
 from ...ir.ops import Dequantize, Quantize
 from ...ir.packed_numbers import KINDS
 from ...ir.quantize_arrays import dequantize_array, quantize_array
 from ...ir.quantize_scales import scales_of
 from ...ir.quantized import QuantizedTensor
+from ...ir.types import Array
 
 DAMPING = 0.01  # of the mean square of inputs, added so that the inverse is there
 BLOCK = 64  # columns whose errors are spread over the rest together

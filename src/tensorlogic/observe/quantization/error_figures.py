@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ir.arrays import Array
+from ...ir.types import Array
 
 
 class ErrorFigures(NamedTuple):

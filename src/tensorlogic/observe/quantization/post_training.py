@@ -11,13 +11,12 @@ import numpy as np
 from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
-from ...ir.arrays import Array, plain_array
 from ...ir.check import expect_graph
 from ...ir.graph import EinsumGraph, bodies, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
 from ...ir.quantized import QuantizationGranularity, QuantizedTensor, checked_floats, placed
-from ...ir.types import INTEGERS, TensorType, normal_axis
+from ...ir.types import INTEGERS, Array, TensorType, normal_axis, plain_array
 from ...passes.quantize import DYNAMIC, Choice, StaticScale, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
 from .calibration import RANGES, Seen, checked_activations, run_watched

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...diagnostics import bytes_text
 from ...errors import InputError, expect_whole
-from ...ir.arrays import constant_digest
 from ...ir.constants import all_constants
 from ...ir.graph import EinsumGraph
+from ...ir.ops import constant_digest
 from ...ir.quantization_config import ActivationMode, QuantizationConfig, QuantizationRounding
 from ...ir.quantized import QuantizationGranularity, QuantizationType
 from ...passes.quantize import lowered, with_pairs

@@ -14,13 +14,12 @@ import numpy as np
 from ...diagnostics import bytes_text
 from ...errors import InputError, ShapeError
 from ...ir import ops
-from ...ir.arrays import Array
 from ...ir.constants import all_constants
 from ...ir.graph import EinsumGraph, bodies
 from ...ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ...ir.quantization_config import QuantizationConfig
 from ...ir.quantized import QuantizedTensor
-from ...ir.types import FLOATS
+from ...ir.types import FLOATS, Array
 from ...ir.whole_files import write_whole
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table

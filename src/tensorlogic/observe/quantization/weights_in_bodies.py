@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ...ir import ops
-from ...ir.arrays import Array
 from ...ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies, body_fields
 from ...ir.ops import Op
+from ...ir.types import Array
 from ...passes.quantize import Choice, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
 

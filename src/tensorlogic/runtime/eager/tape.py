@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import GraphError, InputError
 from ...ir import ops
-from ...ir.arrays import constant_op, frozen_copy
 from ...ir.graph import EinsumGraph, Node
+from ...ir.ops import add_constant
 from ...ir.types import dtype_name
 from ...passes.grad_tape import unused
 from ..compile import CompiledGraph
@@ -134,10 +134,7 @@ def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) ->
             return number[a]
         if type(a) in SCALARS:
             return add(ops.Literal.of(a), ())
-        array = frozen_copy(a)
-        op = constant_op(array)
-        constants[op.digest] = array
-        return add(op, ())
+        return add(add_constant(constants, a), ())
 
     for v in inputs:
         assert type(v._record) is Leaf  # they were just made

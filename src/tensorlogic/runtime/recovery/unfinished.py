@@ -13,10 +13,10 @@ import numpy as np
 
 from ...errors import CheckpointError
 from ...ir import ops
-from ...ir.arrays import constant_digest
 from ...ir.constants import all_constants
 from ...ir.files import from_json, to_json
 from ...ir.graph import EinsumGraph, Node, extract, reachable
+from ...ir.ops import constant_digest
 from ...plan.build import ExecutionPlan, node_slots
 from ...plan.fused_steps import Fused
 from ..frame import Frame

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import CheckpointError, expect
-from ...ir.arrays import constant_digest
+from ...ir.ops import constant_digest
 from ..recovery.checkpoints import CheckpointManager
 
 if TYPE_CHECKING:
