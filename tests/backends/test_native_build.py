@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends.native import build, code_cache, support
+from tensorlogic.backends.native import bind, code_cache, support
 from tensorlogic.ir.types import TensorType
 from tensorlogic.runtime.call import call
 from tensorlogic.store import Store
@@ -75,9 +75,9 @@ def test_what_is_corrupt_on_disk_is_made_anew(tmp_path: Path, monkeypatch: pytes
     t = [TensorType((3,), "float64")]
 
     def answer() -> list[float]:
-        monkeypatch.setattr(build, "_kernels", Store(9))
+        monkeypatch.setattr(bind, "_kernels", Store(9))
         found = np.zeros(3)
-        build.compiled("def kernel(a, o):\n    for n in range(3): o[n] = a[n] + 1", t, t, 0)(np.ones(3), found)
+        bind.compiled("def kernel(a, o):\n    for n in range(3): o[n] = a[n] + 1", t, t, 0)(np.ones(3), found)
         return found.tolist()
 
     assert answer() == [2, 2, 2]
@@ -171,11 +171,11 @@ def test_graphs_that_differ_in_literals_share_their_machine_code() -> None:
     x = np.linspace(-1, 1, 240_000, dtype="float32").reshape(-1, 8)
     executor = tl.Executor(native=True)
     executor.execute(scaled(0.5), {"x": x})
-    before = build._count["bound"]
+    before = bind._count["bound"]
     for factor in np.linspace(-2, 2, 40):
         want = tl.Executor().execute(scaled(float(factor)), {"x": x})["y"]
         np.testing.assert_array_equal(executor.execute(scaled(float(factor)), {"x": x})["y"], want)
-    assert build._count["bound"] == before
+    assert bind._count["bound"] == before
 
 
 @pytest.mark.parametrize(
@@ -205,23 +205,23 @@ def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         gc.collect()
         return sum(type(x) is JITCPUCodegen for x in gc.get_objects())
 
-    monkeypatch.setattr(build, "_kernels", Store(2))
-    monkeypatch.setattr(build, "ENGINE", 1)
+    monkeypatch.setattr(bind, "_kernels", Store(2))
+    monkeypatch.setattr(bind, "ENGINE", 1)
     t = [TensorType((3,), "float64")]
     texts = [f"def kernel(a, o):\n    o[{n}] = a[0]" for n in range(3)]
     for text in texts:
-        build.compiled(text, t, t, 0)
+        bind.compiled(text, t, t, 0)
     before = engines()
     for n in range(12):
         found = np.zeros(3)
-        build.compiled(texts[n % 3], t, t, 0)(np.ones(3), found)
+        bind.compiled(texts[n % 3], t, t, 0)(np.ones(3), found)
         assert found[n % 3] == 1
     assert engines() <= before + 1
     assert not any(name.startswith("tensorlogic_kernel") for name in sys.modules)
 
 
 def test_a_process_that_has_compiled_very_much_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "MOST_COMPILED", 0)
+    monkeypatch.setattr(bind, "MOST_COMPILED", 0)
     b = tl.GraphBuilder()
     x = b.input("x", (60_000, 8), "float32")
     graph = b.build(y=b.relu(x) * 3.0 + b.sqrt(b.abs(x - 17.0)))
@@ -286,7 +286,7 @@ def test_names_of_sizes_never_reach_generated_source() -> None:
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_cache, "folder", lambda: None)
-    monkeypatch.setattr(build, "_kernels", Store(9))
+    monkeypatch.setattr(bind, "_kernels", Store(9))
     b = tl.GraphBuilder()
     x = b.input("x", (60_000, 8), "float32")
     graph = b.build(y=b.relu(x) * 3.0)
@@ -341,7 +341,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 
 COMPILING = """
     import os, threading, warnings, numpy as np, tensorlogic as tl
-    from tensorlogic.backends.native import build
+    from tensorlogic.backends.native import bind
     warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forking with threads
 
     def graph(k):
@@ -360,13 +360,13 @@ COMPILING = """
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_forked_while_something_is_compiled_can_compile(tmp_path: Path) -> None:
     script = textwrap.dedent(COMPILING) + textwrap.dedent("""
-        inside, jitted = threading.Event(), build._compile_for
+        inside, jitted = threading.Event(), bind._compile_for
 
         def slowly(*args, **options):
             inside.set()
             return jitted(*args, **options)
 
-        build._compile_for = slowly
+        bind._compile_for = slowly
         other = threading.Thread(target=answer, args=(1,))
         other.start()
         inside.wait()
@@ -474,7 +474,7 @@ def test_stopping_a_compilation_leaves_everything_usable(monkeypatch: pytest.Mon
         def stopped(*args: Any, **options: Any) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr(build, "_compile_for", stopped)
+        patch.setattr(bind, "_compile_for", stopped)
         with pytest.raises(KeyboardInterrupt):
             executor.execute(graph, value)
     np.testing.assert_allclose(executor.execute(graph, value)["y"], 0.75 * np.log(2), rtol=1e-6)

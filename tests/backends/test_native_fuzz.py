@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends.native import build, code_cache, facts, semiring
+from tensorlogic.backends.native import bind, code_cache, facts, semiring
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.observe.compare_arrays import difference
@@ -160,7 +160,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every form takes whatever it can, and no machine code is kept, because nobody needs it again."""
     for module, name, value in (
         (facts, "SMALL", 0), (semiring, "WORTH", 0), (candidates, "LEAST", 0), (candidates, "CACHED", 256),
-        (NativeFacts, "threads", lambda _: 2), (code_cache, "folder", lambda: None), (build, "_kernels", Store(99)),
+        (NativeFacts, "threads", lambda _: 2), (code_cache, "folder", lambda: None), (bind, "_kernels", Store(99)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     yield

@@ -16,7 +16,7 @@ from ...ir.types import dims
 from ...plan.build import Step, lay_out
 from ...plan.cost import rounds
 from ..base import Kernel
-from .build import compiled
+from .bind import compiled
 from .whole import Text, constant_type, small, write
 
 Array = Any

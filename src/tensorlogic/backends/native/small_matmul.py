@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from .build import part
+from .bind import part
 
 Array = Any
 

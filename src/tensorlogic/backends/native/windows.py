@@ -12,7 +12,7 @@ from ...plan.build import Step
 from ...plan.fused_steps import Fused
 from ...plan.window_groups import Sums, links_of, runs_of, sums_of
 from ..base import Kernel
-from .build import compiled
+from .bind import compiled
 
 Array = Any
 COPY = """\
