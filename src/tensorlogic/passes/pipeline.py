@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import CancelledError, GraphError, TensorLogicError, expect
 from ..events import Hook, check_contexts, span
-from ..ir.check import check_structure
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Einsum, Input, Op, Reduce
 from ..tables import table
@@ -219,9 +219,7 @@ def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
             return graph
         if not isinstance(after, EinsumGraph):
             raise GraphError(f"it returned {type(after).__name__}, not an EinsumGraph", code="E108")
-        problems = check_structure(after)
-        if problems:
-            raise GraphError.of(problems[0])
+        require_valid(after)
         _compare(graph, after)
     except CancelledError:
         raise
