@@ -127,6 +127,22 @@ def test_saved_plans_run_in_a_new_process_without_planning(tmp_path: Path) -> No
     np.testing.assert_allclose(again(rows(9))["y"], compiled(rows(9))["y"])  # other sizes are planned anew
 
 
+def test_constants_of_a_plan_that_the_graph_has_are_saved_and_read_once(tmp_path: Path) -> None:
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 6), "float32"), b.constant(np.ones((6, 2), "float32"))
+    for folder, y, own in (("shared", b.relu(x @ w), False), ("apart", x @ w + b.sum(b.iota("n")), True)):
+        compiled = tl.GraphCompiler().compile(b.build(y=y), AGGRESSIVE, sizes={"n": 4})
+        compiled.save(tmp_path / folder)
+        assert (tmp_path / folder / "plan0.safetensors").exists() == own
+        again = tl.CompiledGraph.load(tmp_path / folder)
+        held = again.plans()[0].graph.constants
+        assert all(held[digest] is array for digest, array in again.optimized.constants.items())
+        np.testing.assert_array_equal(again(rows(4))["y"], compiled(rows(4))["y"])
+    (tmp_path / "apart" / "plan0.safetensors").write_bytes(b"\x00" * 100)
+    with pytest.raises(tl.FormatError):
+        tl.CompiledGraph.load(tmp_path / "apart")
+
+
 def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
     for n in (2, 3):
         tl.GraphCompiler().compile(mlp(), sizes={"n": n}).save(tmp_path / "m")
@@ -141,7 +157,7 @@ def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
         lambda folder: (folder / "manifest.json").write_text("{"),
         lambda folder: (folder / "manifest.json").write_text('{"format": "x"}'),
         lambda folder: (folder / "plan0.json").write_text("nothing"),
-        lambda folder: (folder / "plan0.safetensors").write_bytes(b"\x00" * 100),
+        lambda folder: (folder / "optimized.safetensors").write_bytes(b"\x00" * 100),
         lambda folder: (folder / "optimized.json").unlink(),
         lambda folder: _edit(folder, package="0.0.1"),
         lambda folder: _edit(folder, version=99),

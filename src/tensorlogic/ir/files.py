@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache, reduce
 from operator import or_
 from pathlib import Path, PurePath
@@ -154,11 +154,15 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     return plain
 
 
-def save(graph: EinsumGraph, path: str | Path) -> None:
-    """Write ``path`` (JSON) and, if there are constants, a safetensors file beside it; each appears whole or not at all."""
+def save(graph: EinsumGraph, path: str | Path, known: Container[str] = ()) -> None:
+    """Write ``path`` (JSON) and, if there are constants, a safetensors file beside it; each appears whole or not at all.
+
+    Whoever reads the file has the constants whose digests are ``known``, and gives them to :func:`load`.
+    """
     path = Path(path)
     arrays = all_constants(graph)
     text = _document(graph, arrays, data=False)
+    arrays = {digest: array for digest, array in arrays.items() if digest not in known}
     if path.suffix == ".safetensors":
         raise FormatError(f"{path.name} would hold the constants", f"save the graph as {path.stem}.json", code="E230")
     try:
@@ -180,14 +184,14 @@ def _beside(path: Path) -> Path:
 # reading
 
 
-def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
-    """Read a graph file: JSON (ours or the Rust crate's) or the text form."""
+def load(path: str | Path, *, limit: int = LIMIT, known: Mapping[str, Array] | None = None) -> EinsumGraph:
+    """Read a graph file: JSON (ours or the Rust crate's) or the text form. Constants that are ``known``, of a graph read before, are taken from there."""
     path = Path(path)
     try:
         text = decode_text(_read(path, limit), limit).lstrip("\ufeff")
         start = text.lstrip()[:5]
         if start.startswith("{"):
-            return from_json(text, limit=limit, path=path)
+            return from_json(text, limit=limit, path=path, known=known)
         if start.startswith(("graph", "#")):
             from .parse import parse_graph
 
@@ -236,11 +240,17 @@ def no_file(path: Path) -> FormatError:
 
 
 def from_json(
-    text: str | bytes, *, limit: int = LIMIT, path: Path | None = None, arrays: Mapping[str, Array] | None = None
+    text: str | bytes,
+    *,
+    limit: int = LIMIT,
+    path: Path | None = None,
+    arrays: Mapping[str, Array] | None = None,
+    known: Mapping[str, Array] | None = None,
 ) -> EinsumGraph:
     """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes.
 
-    Constants whose data are not in the JSON are sought beside the file it stands in, ``path``, or by digest in ``arrays``.
+    Constants whose data are not in the JSON are sought beside the file it stands in, ``path``, or by digest in ``arrays``; those
+    that are ``known``, of a graph read before, are not looked at again.
     """
     raw = strict_json(decode_text(text, limit).lstrip("\ufeff"), None if path is None else str(path))
     if not isinstance(raw, dict):
@@ -257,7 +267,7 @@ def from_json(
         raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
     file: _GraphFile = convert({**raw, "nodes": []}, _GraphFile, "$")
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
-    graph = check_graph(_graph(body, _constants(file.constants, path, arrays or {}), "$", 0))
+    graph = check_graph(_graph(body, _constants(file.constants, path, arrays or {}, known or {}), "$", 0))
     if file.axis_names:
         graph = graph.with_axis_names(_read_names(file.axis_names))
     return graph.with_scores(file.scores) if file.scores else graph
@@ -281,10 +291,14 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
     return EinsumGraph(nodes, body.outputs, constants)
 
 
-def _constants(table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays that stand in the JSON or are given, and read the others from the file beside it."""
-    found = {}
+def _constants(
+    table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array], known: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the arrays that stand in the JSON, are given or known, and read the others from the file beside it."""
+    found = {digest: known[digest] for digest in table if digest in known}
     for digest, c in table.items():
+        if digest in found:
+            continue
         if c.data is not None or digest in given:
             array = given[digest] if c.data is None else decode(c.data, c.dtype, c.shape)
             found[digest] = verified_constant(digest, array, c.dtype, c.shape)

@@ -22,8 +22,6 @@ from .cost import FEW, Contraction, contraction_of, in_few_slices
 from .fused_steps import Fusable
 from .printing import describe
 from .row_groups import Footing, Group, Reading, grow_groups, read_graph, row_groups, title
-from .small_numbers import small_number_groups
-from .window_groups import window_groups
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan
@@ -90,6 +88,8 @@ def find_groups(
     taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
     if _has(reading, ops.Cast, ops.Dequantize):
+        from .small_numbers import small_number_groups  # loaded, as others, by graphs that ask for it
+
         groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
         taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
@@ -97,6 +97,8 @@ def find_groups(
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
+            from .window_groups import window_groups
+
             groups += window_groups(graph, [i for i in reading.live if i not in taken])
         if policy == "fast":
             groups += _column_sums(reading, taken)

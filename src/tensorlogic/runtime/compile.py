@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -28,7 +28,7 @@ from .values import Inputs, Outputs, Sizes
 if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
-FORMAT, VERSION = "tensorlogic-compiled", 2
+FORMAT, VERSION = "tensorlogic-compiled", 3
 
 
 class CompilationStats(NamedTuple):
@@ -266,6 +266,8 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 def save_compiled(compiled: CompiledGraph, folder: Path) -> None:
     """Write a compiled graph and its plans to a folder, whole or not at all."""
     from .. import __version__
+    from ..ir.constants import all_constants
+    from ..ir.files import save
     from ..ir.whole_files import write_folder
 
     able = compiled.executor.capabilities()
@@ -286,9 +288,10 @@ def save_compiled(compiled: CompiledGraph, folder: Path) -> None:
     )
 
     def fill(place: Path) -> None:
-        compiled.optimized.save(place / "optimized.json")
+        save(compiled.optimized, place / "optimized.json")
+        shared = all_constants(compiled.optimized)
         for n, program in enumerate(programs):
-            program.plan.graph.save(place / f"plan{n}.json")
+            save(program.plan.graph, place / f"plan{n}.json", shared)
         (place / "manifest.json").write_bytes(msgspec.json.encode(manifest))
 
     try:
@@ -310,6 +313,8 @@ def _free_to_write(folder: Path) -> bool:
 
 def _load(folder: Path, executor: Executor) -> CompiledGraph:
     from .. import __version__
+    from ..ir.constants import all_constants
+    from ..ir.files import load
 
     start = perf_counter()
     try:
@@ -329,8 +334,8 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
             raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", hint, code="E220")
     own = _at_full_speed(executor, manifest.config)
 
-    def graph(file: str, digest: str) -> EinsumGraph:
-        found = EinsumGraph.load(folder / file)
+    def graph(file: str, digest: str, known: Mapping[str, Any] | None = None) -> EinsumGraph:
+        found = load(folder / file, known=known)
         if found.digest != digest:
             what = f"{file} in {str(folder)!r} is not the graph that was saved"
             raise FormatError(what, "compile it again", code="E261")
@@ -340,7 +345,8 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
         what = f"{str(folder)!r} holds no compiled graph: {len(manifest.plans)} plans of {len(manifest.graphs)} graphs"
         raise FormatError(what, "compile it again", code="E220")
     optimized = own.programs.optimized = graph("optimized.json", manifest.optimized)
+    shared = all_constants(optimized)  # most constants of a plan are those of the graph
     for n, ((name, choice), digest) in enumerate(zip(manifest.plans, manifest.graphs, strict=True)):
-        own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
+        own.programs.adopt(optimized, graph(f"plan{n}.json", digest, shared), name, choice)
     stats = CompilationStats(manifest.before, len(optimized), perf_counter() - start, ())
     return CompiledGraph(optimized, own, stats, manifest.source, manifest.sizes)
