@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, TensorLogicError
-from ...ir.arrays import plain_array
 from ...ir.files import no_file
+from ...ir.types import plain_array
 from .array_sources import Archive, Arrays, array_of
 from .blocks import Block, Source, Wanted, empty_source, from_row, not_streamed, rows_of
 
