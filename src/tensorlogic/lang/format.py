@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable
 
-from .syntax import (
-    Arithmetic,
-    Call,
-    Comparison,
-    Constant,
-    Equation,
-    Facts,
-    ListLiteral,
-    Module,
-    Negative,
-    Not,
-    Number,
-    Operation,
-    Part,
-    Place,
-    Product,
-    Query,
-    Range,
-    Read,
-    Rule,
-    Tensor,
-    Text,
-    Variable,
-    Write,
-)
+from . import syntax as s
+from .expr import NAME
 from .tokens import FUNCTIONS, TL, Source, Token, is_name, plain_text, statements
-
-NAME = re.compile(r"[^\W\d]\w*'*")
 
 # how tightly a part binds: what binds less than its place asks for stands in parentheses
 _SUM, _TERM, _CHAIN, _FACTOR, _ATOM = range(1, 6)
 
-_Piece = str | tuple[Part, int]
+_Piece = str | tuple[s.Part, int]
 
 
 def is_variable(name: str) -> bool:
@@ -50,11 +24,11 @@ def is_variable(name: str) -> bool:
     return name[:1].islower() or name[:1] == "_"
 
 
-def text_of(part: Part) -> str:
+def text_of(part: s.Part) -> str:
     """Return a part of a program as it would be written in a program.
 
-    >>> x, y = Place(Variable("x")), Place(Variable("y"))
-    >>> text_of(Rule(Tensor("Child", (y, x), True), (Tensor("Parent", (x, y), True),)))
+    >>> x, y = s.Place(s.Variable("x")), s.Place(s.Variable("y"))
+    >>> text_of(s.Rule(s.Tensor("Child", (y, x), True), (s.Tensor("Parent", (x, y), True),)))
     'Child(y, x) <- Parent(x, y)'
     """
     written: list[str] = []
@@ -68,122 +42,128 @@ def text_of(part: Part) -> str:
     return "".join(written)
 
 
-def _binds(part: Part) -> int:
+def _binds(part: s.Part) -> int:
     match part:
-        case Operation(operator="+" | "-") | Arithmetic(operator="+" | "-"):
+        case s.Operation(operator="+" | "-") | s.Arithmetic(operator="+" | "-"):
             return _SUM
-        case Negative():
+        case s.Negative():
             return _TERM
-        case Number(value=value) | Constant(value=value) if not isinstance(value, str) and str(value)[0] == "-":
+        case s.Number(value=value) | s.Constant(value=value) if not isinstance(value, str) and str(value)[0] == "-":
             return _TERM
-        case Product() | Operation(operator="/") | Arithmetic():
+        case s.Product() | s.Operation(operator="/") | s.Arithmetic():
             return _CHAIN
-        case Operation():
+        case s.Operation():
             return _FACTOR
-        case Comparison() | Not():
+        case s.Comparison() | s.Not():
             return 0
     return _ATOM
 
 
-def _pieces(part: Part, least: int) -> list[_Piece]:
+def _pieces(part: s.Part, least: int) -> list[_Piece]:
     """Return what a part is written as, from left to right: text, and smaller parts with how tightly they must bind."""
     if _binds(part) < least:
         return ["(", (part, 0), ")"]
     match part:
-        case Variable(name=name):
+        case s.Variable(name=name):
             return [name]
-        case Constant(value=value, quoted=quoted):
+        case s.Constant(value=value, quoted=quoted):
             return [quote(value) if quoted and isinstance(value, str) else constant(value)]
-        case Number(value=number):
+        case s.Number(value=number):
             return [repr(number)]
-        case Text(value=text):
+        case s.Text(value=text):
             return [quote(text)]
-        case Place(index=index, normalised=normalised, virtual=virtual):
+        case s.Place(index=index, normalised=normalised, virtual=virtual):
             return ["*" if virtual else "", (index, 0), "." if normalised else ""]
-        case Arithmetic(operator=sign, left=left, right=right):
+        case s.Arithmetic(operator=sign, left=left, right=right):
             tight = sign in "*/"
             return [(left, _CHAIN if tight else _SUM), sign, (right, _FACTOR if tight else _TERM)]
-        case Range(start=start, stop=stop):
+        case s.Range(start=start, stop=stop):
             return [(start, 0) if start else "", ":", (stop, 0) if stop else ""]
-        case Tensor(name=name, places=places, boolean=boolean):
+        case s.Tensor(name=name, places=places, boolean=boolean):
             if not places:
                 return [f"{name}()" if boolean else name]
             opening, closing = "()" if boolean else "[]"
             return [name, opening, *_listed(places), closing]
-        case ListLiteral(values=values):
+        case s.ListLiteral(values=values):
             return ["[", *_listed(values), "]"]
-        case Call(function=function, arguments=arguments):
+        case s.Call(function=function, arguments=arguments):
             return [function, "(", *_listed(arguments), ")"]
-        case Product():
+        case s.Product():
             return _product(part)
-        case Negative(value=negated):
+        case s.Negative(value=negated):
             return ["-", (negated, _TERM)]
-        case Operation(operator="^", left=left, right=right):
-            bare = isinstance(right, Number)  # x^-3
+        case s.Operation(operator="^", left=left, right=right):
+            bare = isinstance(right, s.Number)  # x^-3
             return [(left, _ATOM), "^", (right, 0 if bare else _FACTOR)]
-        case Operation(operator=sign, left=left, right=right):
+        case s.Operation(operator=sign, left=left, right=right):
             tight = sign == "/"
             return [(left, _CHAIN if tight else _SUM), f" {sign} ", (right, _FACTOR if tight else _TERM)]
-        case Not(atom=atom):
+        case s.Not(atom=atom):
             return ["not ", (atom, 0)]
-        case Comparison(operator=sign, left=left, right=right):
+        case s.Comparison(operator=sign, left=left, right=right):
             return [(left, _SUM), f" {sign} ", (right, _SUM)]
     return _statement(part)
 
 
-def _statement(part: Part) -> list[_Piece]:
+def _statement(part: s.Part) -> list[_Piece]:
     match part:
-        case Facts():
+        case s.Facts():
             return ["\n".join(_facts(part))]
-        case Rule(head=head, body=body):
+        case s.Rule(head=head, body=body):
             return [(head, 0), " <- ", *_listed(body)] if body else [(head, 0)]
-        case Equation(head=head, operator=operator, value=value):
+        case s.Equation(head=head, operator=operator, value=value):
             return [(head, 0), f" {operator} ", (value, 0)]
-        case Query(body=body):
+        case s.Query(body=body):
             return [*_listed(body), "?"]
-        case Read(head=head, path=path):
+        case s.Read(head=head, path=path):
             return [(head, 0), " = ", quote(path)]
-        case Write(path=path, value=value):
+        case s.Write(path=path, value=value):
             return [quote(path), " = ", (value, 0)]
-        case Module(statements=statements):
-            scalars = {s.head.name for s in statements if isinstance(s, Equation) and not s.head.places}
+        case s.Module(statements=statements):
+            scalars = {x.head.name for x in statements if isinstance(x, s.Equation) and not x.head.places}
             pieces: list[_Piece] = []
             for statement in statements:
-                shown = "\n".join(_facts(statement, scalars)) if isinstance(statement, Facts) else text_of(statement)
+                shown = "\n".join(_facts(statement, scalars)) if isinstance(statement, s.Facts) else text_of(statement)
                 pieces += ["; " if shown.startswith("-") else "", shown, "\n"]  # no line goes on with a question
             return pieces
     return [repr(part)]
 
 
-def _listed(parts: Iterable[Part]) -> list[_Piece]:
+def _listed(parts: Iterable[s.Part]) -> list[_Piece]:
     pieces: list[_Piece] = []
     for part in parts:
         pieces += [", ", (part, 0)] if pieces else [(part, 0)]
     return pieces
 
 
-def _product(product: Product) -> list[_Piece]:
+def _product(product: s.Product) -> list[_Piece]:
     pieces: list[_Piece] = []
     for factor in product.factors:
-        quotient = isinstance(factor, Operation) and factor.operator == "/"
+        quotient = isinstance(factor, s.Operation) and factor.operator == "/"
         least = _CHAIN if quotient and not pieces else _FACTOR
         if pieces:  # a name before a parenthesis or bracket would be read as a relation or tensor
-            plain = _binds(factor) >= least and not isinstance(_first(factor), Number | ListLiteral)
+            plain = _binds(factor) >= least and not isinstance(_first(factor), s.Number | s.ListLiteral)
             pieces.append(" " if plain else " * ")
         pieces.append((factor, least))
     return pieces
 
 
-def _first(factor: Part) -> Part:
+def _first(factor: s.Part) -> s.Part:
     """Return the part that a factor begins with."""
-    while isinstance(factor, Operation):
+    while isinstance(factor, s.Operation):
         if _binds(factor.left) < _ATOM:
-            return ListLiteral(())  # begins with a bracket
+            return s.ListLiteral(())  # begins with a bracket
         factor = factor.left
     return factor
 
 
-def _facts(facts: Facts, quoted: Collection[str] = ()) -> Iterable[str]:
+def shortened(part: s.Part) -> str:
+    """Return the beginning of a part as text, for an error."""
+    text = text_of(part)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _facts(facts: s.Facts, quoted: Collection[str] = ()) -> Iterable[str]:
     for row in facts.rows():
         shown = (quote(value) if value in quoted and isinstance(value, str) else constant(value) for value in row)
         yield f"{facts.name}({', '.join(shown)})"

@@ -29,29 +29,36 @@ FOREIGN = {
     "var": ("E658", "write Y = 3"),
     "const": ("E658", "write Y = 3"),
 }
+# signs of other languages: the code of the mistake, and what to write instead
+PAIRS = {
+    **dict.fromkeys(("->", "=>"), ("E640", "the head stands first: head <- body")),
+    **dict.fromkeys(("*=", "/=", "-="), ("E640", "the projections are = += max= min= avg= count=")),
+    "**": ("E640", "a power is written ^"),
+    "=<": ("E659", "write <="),
+}
 _OPERATORS = frozenset("PLUS MINUS STAR SLASH CARET".split())
 _SIGNS = frozenset(("EQUAL", "COMPARE"))
 _WORDS = frozenset("NAME RELATION TENSOR FUNCTION NUMBER STRING".split())
 
 
 class _Mistake(NamedTuple):
-    code: str
-    hints: tuple[str, ...] = ()
+    hint: str = ""
     message: str = ""  # in place of what is expected
     at: Token | None = None
+    code: str = "E640"
 
 
 def unexpected(source: Source, tokens: list[Token], token: Token, accepted: Collection[str]) -> NoReturn:
     """Refuse a statement at the token that does not fit."""
     ended = token.type == "$END"
     at = len(tokens) if ended else tokens.index(token)
-    found = _recognised(tokens, at, ended, accepted) or _Mistake("E640")
+    found = _recognised(tokens, at, ended, accepted) or _Mistake()
     place = found.at or token
     if ended and found.at is None:  # the caret stands behind the last word
         place = token._replace(column=token.column + len(token.text))
     shown = "the end of the statement" if ended else repr(token.text)
     message = found.message or f"{expected(accepted)} is expected, got {shown}"
-    source.fail(place, found.code, message, *found.hints)
+    source.fail(place, found.code, message, *([found.hint] if found.hint else []))
 
 
 def expected(accepted: Collection[str]) -> str:
@@ -79,108 +86,95 @@ def _recognised(tokens: list[Token], at: int, ended: bool, accepted: Collection[
     for n, token in enumerate(tokens[: at + 1]):
         beside = n == 0 or tokens[n - 1].type in _WORDS or (n + 1 < len(tokens) and tokens[n + 1].type in _WORDS)
         if token.text in FOREIGN and token.type == "NAME" and beside:
-            code, hint = FOREIGN[token.text]
-            return _Mistake(code, (hint,), f"{token.text!r} is not part of the language", token)
+            return _foreign(token.text, FOREIGN[token.text], token)
     before = tokens[at - 1] if at else None
     last = before.type if before else ""
     if ended:
-        return _at_end(last)
+        bodiless = "a rule needs a body; a fact is written without <-"
+        return _Mistake(bodiless if last == "ARROW" else "write what is missing, or remove the operator")
     token = tokens[at]
     pair = (before.text if before and before.start + len(before.text) == token.start else " ") + token.text
-    if pair in ("->", "=>"):
-        return _Mistake(
-            "E640", ("the head stands first: head <- body",), f"{pair!r} is not part of the language", before
-        )
-    if pair in ("*=", "/=", "-="):
-        hint = "the projections are = += max= min= avg= count="
-        return _Mistake("E640", (hint,), f"{pair!r} is not part of the language", before)
-    if pair == "**":
-        return _Mistake("E640", ("a power is written ^",), "'**' is not part of the language", before)
+    if pair in PAIRS:
+        return _foreign(pair, PAIRS[pair], before)
     after = token.text + (tokens[at + 1].text if at + 1 < len(tokens) else "")
     if at == 0 and after == "/*":
-        return _Mistake("E640", (COMMENTS,), "'/*' is not part of the language")
+        return _foreign(after, ("E640", COMMENTS))
     if after == ":=":
-        hint = "an equation is written with =, a rule with <- or :-"
-        return _Mistake("E640", (hint,), "':=' is not part of the language")
-    if pair == "=<":
-        return _Mistake("E659", ("write <=",), "'=<' is not part of the language", before)
-    if token.type in ("RPAR", "RSQB"):
-        return _closed_early(tokens, at)
-    if token.type == "QUESTION" and any(t.type == "ARROW" for t in tokens[:at]):
-        hint = "ask for its head, or for its body alone: P(x), Q(x)?"
-        return _Mistake("E640", (hint,), "a rule does not end in ?")
-    if token.type == "QUESTION":
-        hint = "a question is what is asked for and one ?: Parent(x, Alice)?"
-        return _Mistake("E640", (hint,)) if "NAME" in accepted else None
-    if token.type == "COMMA" and "$END" in accepted and any(t.type == "PROJECT" for t in tokens[:at]):
-        return _Mistake("E640", ("factors stand side by side, without a comma: P(x,y) Q(y,z)",))
-    if at == 0 and token.type in ("EQUAL", "ARROW", "PROJECT"):
-        hint = (
-            "a rule begins with its head: P(x) <- Q(x)"
-            if token.type == "ARROW"
-            else "an equation begins with its left side: Y = ..."
-        )
-        return _Mistake("E640", (hint,))
-    if token.type in _OPERATORS and last in _OPERATORS:
-        return _Mistake("E640", ("write one operator between two values",))
-    if token.type == "COMMA" and last in ("COMMA", "LPAR", "LSQB"):
-        return _Mistake("E640", ("remove the ',', or write what is missing",))
-    if token.type in _SIGNS:
-        return _second_sign(tokens, at)
+        return _foreign(after, ("E640", "an equation is written with =, a rule with <- or :-"))
+    earlier = {t.type for t in tokens[:at]}
+    match token.type:
+        case "RPAR" | "RSQB":
+            return _closed_early(tokens, at)
+        case "QUESTION" if "ARROW" in earlier:
+            return _Mistake("ask for its head, or for its body alone: P(x), Q(x)?", "a rule does not end in ?")
+        case "QUESTION":
+            hint = "a question is what is asked for and one ?: Parent(x, Alice)?"
+            return _Mistake(hint) if "NAME" in accepted else None
+        case "COMMA" if "$END" in accepted and "PROJECT" in earlier:
+            return _Mistake("factors stand side by side, without a comma: P(x,y) Q(y,z)")
+        case "ARROW" if at == 0:
+            return _Mistake("a rule begins with its head: P(x) <- Q(x)")
+        case "EQUAL" | "PROJECT" if at == 0:
+            return _Mistake("an equation begins with its left side: Y = ...")
+        case kind if kind in _OPERATORS and last in _OPERATORS:
+            return _Mistake("write one operator between two values")
+        case "COMMA" if last in ("COMMA", "LPAR", "LSQB"):
+            return _Mistake("remove the ',', or write what is missing")
+        case kind if kind in _SIGNS:
+            return _second_sign(tokens, at)
     if last == "LSQB" and at > 1 and tokens[at - 2].type in ("RPAR", "RSQB"):
         hint = "indices stand in one pair of brackets: X[i,j]; give a function's value a name of its own to index it"
-        return _Mistake("E648", (hint,), "indices follow the name of a tensor", before)
+        return _Mistake(hint, "indices follow the name of a tensor", before, "E648")
     if "NUMBER" in accepted and "NAME" not in accepted:
-        return _Mistake("E640", ("a list holds numbers; names are kept by facts",))
-    if last == "NOT" or token.type == "NOT":
-        return _Mistake("E640", ("'not' stands before an atom of a body: P(x) <- Q(x), not R(x)",))
-    if token.type == "ARROW" and any(t.type in ("ARROW", *_SIGNS) for t in tokens[:at]):
-        return _Mistake("E657", (ONE_LINE,)) if last != "ARROW" else None
+        return _Mistake("a list holds numbers; names are kept by facts")
+    if "NOT" in (last, token.type):
+        return _Mistake("'not' stands before an atom of a body: P(x) <- Q(x), not R(x)")
+    if token.type == "ARROW" and earlier & {"ARROW", *_SIGNS}:
+        return _Mistake(ONE_LINE, code="E657") if last != "ARROW" else None
     if token.type == "END":
-        return _Mistake("E640", ("write ',' between places",))
+        return _Mistake("write ',' between places")
     return _line_goes_on(before, token)
 
 
-def _at_end(last: str) -> _Mistake:
-    if last == "ARROW":
-        return _Mistake("E640", ("a rule needs a body; a fact is written without <-",))
-    return _Mistake("E640", ("write what is missing, or remove the operator",))
+def _foreign(text: str, row: tuple[str, str], at: Token | None = None) -> _Mistake:
+    code, hint = row
+    return _Mistake(hint, f"{text!r} is not part of the language", at, code)
 
 
 def _closed_early(tokens: list[Token], at: int) -> _Mistake | None:
     before, opener = tokens[at - 1], tokens[at - 2] if at > 1 else tokens[0]
     if before.type == "COMMA":
-        return _Mistake("E640", ("remove the ',' before it",))
+        return _Mistake("remove the ',' before it")
     if before.type not in ("LPAR", "LSQB"):
         return None
+    hint, message = "", "a list needs at least one number" if before.type == "LSQB" else "parentheses are empty"
     if opener.type == "TENSOR":
-        return _Mistake("E653", (f"a scalar is written without brackets: {opener.text}",), "brackets are empty", before)
+        hint, message = f"a scalar is written without brackets: {opener.text}", "brackets are empty"
     if opener.type == "FUNCTION":
-        return _Mistake("E653", (f"write {opener.text}(X[i])",), f"{opener.text} needs a value", before)
-    what = "a list needs at least one number" if before.type == "LSQB" else "parentheses are empty"
-    return _Mistake("E653", (), what, before)
+        hint, message = f"write {opener.text}(X[i])", f"{opener.text} needs a value"
+    return _Mistake(hint, message, before, "E653")
 
 
 def _second_sign(tokens: list[Token], at: int) -> _Mistake | None:
     """Tell what a second = or < of a statement, or one after a negation, probably means."""
-    token, before = tokens[at], tokens[at - 1] if at else None
+    token = tokens[at]
     earlier = [t for t in tokens[:at] if t.type in _SIGNS]
     start = max((n for n, t in enumerate(tokens[:at]) if t.type in ("COMMA", "ARROW")), default=-1) + 1
     if tokens[start].type == "NOT":
-        return _Mistake("E646", ("a comparison is turned round: x != y, x >= y",), "'not' stands before an atom only")
-    if before is not None and before.type in _SIGNS:
-        return _Mistake("E659", ("write one sign: = != < <= > >=",))
+        hint = "a comparison is turned round: x != y, x >= y"
+        return _Mistake(hint, "'not' stands before an atom only", code="E646")
+    if at and tokens[at - 1].type in _SIGNS:
+        return _Mistake("write one sign: = != < <= > >=", code="E659")
     if not earlier:
         return None
     if any(t.type in ("PLUS", "MINUS", "COMMA", "ARROW") and t.line < token.line for t in tokens[at - 2 : at]):
         return _line_goes_on(tokens[at - 2], token)
     if token.text in "==" and earlier[0].text in "==" and not any(t.type == "ARROW" for t in tokens):
-        return _Mistake("E657", (ONE_LINE,))
-    return _Mistake("E659", ("comparisons do not chain: write x < y, y < z",))
+        return _Mistake(ONE_LINE, code="E657")
+    return _Mistake("comparisons do not chain: write x < y, y < z", code="E659")
 
 
 def _line_goes_on(before: Token | None, token: Token) -> _Mistake | None:
-    if before is None or token.line == before.line:
+    if before is None or token.line == before.line or before.type in ("RPAR", "RSQB", "NAME", "NUMBER", "STRING"):
         return None
-    hint = f"line {before.line} ends in {before.text!r}, so the statement goes on here"
-    return _Mistake("E640", (hint,)) if before.type not in ("RPAR", "RSQB", "NAME", "NUMBER", "STRING") else None
+    return _Mistake(f"line {before.line} ends in {before.text!r}, so the statement goes on here")
