@@ -127,12 +127,12 @@ class Analysis:
         known = self._places.known((name, place))
         what = f"index {label!r}" if label else "the index"
         message = f"nothing fixes the size of {what} (place {place + 1} of {name!r})"
-        hints = [f"give {n}, whose shape would fix it" for n in self._sized_by(name, place)[:1]]
+        hints = [f"give {n}, whose shape would fix it" for n in self._sized_by(self._places.find((name, place)))[:1]]
         hints = hints or ["give data for a tensor that has the index, or write a literal"]
         return GraphError(message, *hints, code="E679", location=known.at or self.tensors[name].at)
 
-    def _sized_by(self, name: str, place: int) -> list[str]:
-        root = self._places.find((name, place))
+    def _sized_by(self, root: object) -> list[str]:
+        """Return the inputs whose shapes would fix the size of an index."""
         return [n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))]
 
     def check_sizes(self) -> None:
@@ -174,18 +174,19 @@ class Analysis:
 
     def _unsized_variable(self, equation: s.Equation, name: str) -> GraphError:
         at = next((p.at for p in s.walk(equation) if isinstance(p, s.Variable) and p.name == name), equation.at)
-        root = self._places.find((self._numbers[id(equation)], name)) if name[0] != ":" else None
-        needed = [
-            n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))
-        ]
+        if name[0] == ":":
+            hint = "give data for a tensor that has the index"
+            return GraphError("nothing fixes the size of a slice", hint, code="E679", location=at)
+        needed = self._sized_by(self._places.find((self._numbers[id(equation)], name)))
         hint = f"give {needed[0]}, whose shape would fix it" if needed else "give data for a tensor that has the index"
-        if name[0] != ":" and name not in s.variables(equation.value):
+        if name not in s.variables(equation.value):
             hint = f"{name} stands on the left side only: use it on the right side too, or leave it out"
-        what = f"index {name!r}" if name[0] != ":" else "a slice"
-        return GraphError(f"nothing fixes the size of {what}", hint, code="E679", location=at)
+        return GraphError(f"nothing fixes the size of index {name!r}", hint, code="E679", location=at)
 
-    def as_equation(self, rule: s.Rule) -> s.Equation:
-        """Return a rule as an equation between truth values."""
+    def as_equation(self, rule: Statement) -> s.Equation:
+        """Return a rule as an equation between truth values; an equation as it is."""
+        if isinstance(rule, s.Equation):
+            return rule
         if id(rule) not in self._equations:
             value = rule.body[0] if len(rule.body) == 1 else s.Product(rule.body, at=rule.at)
             self._equations[id(rule)] = equation = s.Equation(rule.head, "=", value, at=rule.at)

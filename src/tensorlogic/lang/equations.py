@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from ..ir.builder import GraphBuilder
 from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component, TensorInfo
-from .declarations import mentions, number_of
+from .declarations import literal_array, mentions, number_of
 from .evaluate import Evaluation, free
 from .extents import forms
-from .heads import Contribution, Target, contribution, merge, settled
+from .heads import FILL, Contribution, Target, contribution, merge, settled
 from .indexing import Value
 
 Values = dict[str, Tensor]
@@ -66,9 +67,7 @@ def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:
         if info.virtual is not None and name in analysis.kept:
             return b.expand_dims(values[name], info.virtual)
         if name not in values:
-            given = analysis.given.get(name)
-            dtype = "bool" if info.boolean else None if given is None else given.dtype
-            values[name] = b.input(name, analysis.shape(name), dtype)
+            values[name] = b.input(name, analysis.shape(name), _dtype(name, analysis))
         return values[name]
 
     return lookup
@@ -102,23 +101,16 @@ def contributions(
     for statement in statements:
         if statement.head.name != name:
             continue
-        equation = analysis.as_equation(statement) if isinstance(statement, s.Rule) else statement
+        equation = analysis.as_equation(statement)
+        places = [p.index for p in equation.head.places]
         with located(b, equation.at):
             number = number_of(equation.value)
-            if (
-                number is not None
-                and equation.head.places
-                and not free(equation.head)
-                and equation.operator in ("=", "+=")
-            ):
-                places = [p.index for p in equation.head.places]
-                codes = [
-                    analysis.code(name, p, index) for p, index in enumerate(places) if isinstance(index, s.Constant)
-                ]
+            if number is not None and places and not free(equation.head) and equation.operator in ("=", "+="):
+                codes = [analysis.code(name, p, x) for p, x in enumerate(places) if isinstance(x, s.Constant)]
                 cells.append((tuple(codes), number))
                 continue
-            if isinstance(equation.value, s.ListLiteral) and not equation.head.places:
-                array = _literal(equation, analysis)
+            if isinstance(equation.value, s.ListLiteral) and not places:
+                array = literal_array(equation.value).astype(analysis.dtype)
                 parts.append(Contribution(b.constant(array), True))
                 continue
             evaluation = Evaluation(analysis, b, equation, lookup)
@@ -150,32 +142,19 @@ def targets(analysis: Analysis, equation: s.Equation) -> list[Target]:
     return found
 
 
-def _literal(equation: s.Equation, analysis: Analysis) -> Any:
-    from .declarations import literal_array
-
-    assert isinstance(equation.value, s.ListLiteral)
-    return literal_array(equation.value).astype(analysis.dtype)
-
-
 def _cells(
     cells: Sequence[tuple[tuple[int, ...], float]], analysis: Analysis, info: TensorInfo, b: GraphBuilder
 ) -> Contribution:
-    shape, operator = analysis.shape(info.name), info.operator
-    fill = {"max=": -np.inf, "min=": np.inf}.get(operator, 0)
+    shape = analysis.shape(info.name)
     if math.prod(shape) > MAX_CELLS:
         sizes = " × ".join(f"{n:,}" for n in shape)
         message = f"numbers at single places make a tensor of {sizes} elements; up to {MAX_CELLS:,} are possible"
-        raise OutOfMemoryError(
-            message, "use smaller indices, or a relation, which holds only its tuples", code="E697"
-        ).at(info.at)
-    array = np.full(shape, fill, analysis.dtype)
+        hint = "use smaller indices, or a relation, which holds only its tuples"
+        raise OutOfMemoryError(message, hint, code="E697").at(info.at)
+    array = np.full(shape, FILL.get(info.operator, 0), analysis.dtype)
+    join: Callable[[Any, Any], Any] = {"max=": max, "min=": min}.get(info.operator, add)
     for place, number in cells:
-        if operator == "max=":
-            array[place] = max(array[place], number)
-        elif operator == "min=":
-            array[place] = min(array[place], number)
-        else:
-            array[place] += number
+        array[place] = join(array[place], number)
     return Contribution(b.constant(array), len({place for place, _ in cells}) == array.size)
 
 
@@ -195,21 +174,23 @@ def data_of(name: str, analysis: Analysis, b: GraphBuilder, values: Mapping[str,
     if name in values:
         data: Tensor = values[name]
     elif info.given or info.facts:
-        given = analysis.given.get(name)
-        own = (
-            shape
-            if given is None or info.boolean
-            else tuple(d if d is not None else e for d, e in zip(given.shape, shape, strict=True))
-        )
-        data = b.input(name, own, "bool" if info.boolean else None if given is None else given.dtype)
+        known = analysis.given[name].shape if name in analysis.given and not info.boolean else shape
+        sizes = [e if d is None else d for d, e in zip(known, shape, strict=True)]
+        data = b.input(name, sizes, _dtype(name, analysis))
     else:
         return []
     assert data.shape is not None
-    if tuple(data.shape) != shape:
-        fill = {"max=": -np.inf, "min=": np.inf}.get(info.operator, 0)
-        data = b.pad(data, [(0, e - int(d)) for d, e in zip(data.shape, shape, strict=True)], fill)
-        return [Contribution(data, False)]
-    return [Contribution(data, True)]
+    complete = tuple(data.shape) == shape
+    if not complete:
+        widths = [(0, e - int(d)) for d, e in zip(data.shape, shape, strict=True)]
+        data = b.pad(data, widths, FILL.get(info.operator, 0))
+    return [Contribution(data, complete)]
+
+
+def _dtype(name: str, analysis: Analysis) -> str | None:
+    """Return the dtype in which a tensor is given; None where nothing says it."""
+    given = analysis.given.get(name)
+    return "bool" if analysis.tensors[name].boolean else None if given is None else given.dtype
 
 
 def comparison(part: s.Comparison, statement: Statement, analysis: Analysis, b: GraphBuilder, values: Values) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from .affine import Affine
 from .analysis import Analysis
 from .extents import forms
 from .functions import apply_function
-from .indexing import Value, aligned, contract, length, read, without_repeats
+from .indexing import Value, aligned, contract, length, read
 
 Indices = frozenset[str]
 NOTHING: Indices = frozenset()
@@ -61,21 +62,14 @@ class Evaluation:
 
     def __init__(self, analysis: Analysis, b: GraphBuilder, equation: s.Equation, lookup: Callable[[str], Any]) -> None:
         self.analysis, self.b, self.equation, self.lookup = analysis, b, equation, lookup
-        ranges, self.beyond = analysis.ranges(equation)
-        self.ranges = ranges
+        self.ranges, self.beyond = analysis.ranges(equation)
         self.recursive = False
-        head = [v for f in forms(equation.head, analysis.scalars) if f is not None for v in f.variables]
-        self.head = tuple(dict.fromkeys(head))
-        self.order = tuple(dict.fromkeys([*self.head, *ranges]))
+        found = zip(equation.head.places, forms(equation.head, analysis.scalars), strict=True)
+        indices = [(v, place.normalised) for place, form in found if form is not None for v in form.variables]
+        self.head = tuple(dict.fromkeys(v for v, _ in indices))
+        self.order = tuple(dict.fromkeys([*self.head, *self.ranges]))
         self.masks: list[Value] = []
-        self.normalised = tuple(
-            v
-            for place, form in zip(equation.head.places, forms(equation.head, analysis.scalars), strict=True)
-            if place.normalised and form is not None
-            for v in form.variables
-        )
-
-    # what calls and subclasses use
+        self.normalised = tuple(v for v, normalised in indices if normalised)
 
     def numeric(self, value: Value) -> Value:
         """Turn truth values into 0 and 1."""
@@ -90,13 +84,16 @@ class Evaluation:
         axes = self.sorted({a for v in values for a in v.axes})
         return Value(function(*(aligned(self.b, v, axes) for v in values)), axes)
 
+    def reduced(self, function: Callable[..., Any], value: Value, kept: Collection[str]) -> Value:
+        """Reduce the axes of a value that are not to be kept; ``function`` gets the tensor and the places of those axes."""
+        over = [n for n, a in enumerate(value.axes) if a not in kept]
+        return Value(function(value.tensor, over), tuple(a for a in value.axes if a in kept)) if over else value
+
     def sum(self, value: Value, over: Indices) -> Value:
         """Sum over the axes that a value has of some."""
-        remaining = tuple(a for a in value.axes if a not in over)
-        if remaining == value.axes:
+        if over.isdisjoint(value.axes):
             return value
-        places = [n for n, a in enumerate(value.axes) if a in over]
-        return Value(self.b.sum(self.numeric(value).tensor, places), remaining)
+        return self.reduced(self.b.sum, self.numeric(value), frozenset(value.axes) - over)
 
     def fail(self, message: str, *hints: str, part: s.Part, code: str) -> GraphError:
         """Return an error that points at a part of the equation."""
@@ -169,10 +166,7 @@ class Evaluation:
         """Join the factors and project onto the indices that occur outside: one einsum."""
         factors = factors_of(part)
         others = [f for f in factors if not isinstance(f, s.Number)]
-        number: int | float = 1
-        for factor in factors:
-            if isinstance(factor, s.Number):
-                number = number * factor.value
+        number = math.prod(f.value for f in factors if isinstance(f, s.Number))
         if len(others) == 1:
             result = self.numeric(self.value(others[0], outer, sums))
         elif not others:
@@ -211,14 +205,13 @@ class Evaluation:
 
     def side(self, comparison: s.Comparison, part: s.Expression, outer: Indices) -> Value:
         """Return one side of a comparison; a name stands for its position where the other side is an index."""
-        word = (
-            part.name
-            if isinstance(part, s.Tensor) and not part.places and part.name not in self.analysis.tensors
-            else None
-        )
-        word = part.value if isinstance(part, s.Text) else word
-        if word is None:
-            return self.numeric(self.value(part, outer))
+        match part:
+            case s.Text(value=word):
+                pass
+            case s.Tensor(name=word, places=()) if word not in self.analysis.tensors:
+                pass
+            case _:
+                return self.numeric(self.value(part, outer))
         other = comparison.right if part is comparison.left else comparison.left
         if not isinstance(other, s.Variable) or comparison.operator not in ("=", "!="):
             raise self.fail(f"{word!r} is a name, which only = and != compare with an index", part=part, code="E687")
@@ -272,19 +265,13 @@ class Evaluation:
         """Return where all that was read is in range, by the indices of the left side; None where it is everywhere."""
         total: Value | None = None
         for mask in self.masks:
-            over = [n for n, a in enumerate(mask.axes) if a not in self.head]
-            remaining = tuple(a for a in mask.axes if a in self.head)
-            here = Value(self.b.all(mask.tensor, over), remaining) if over else mask
+            here = self.reduced(self.b.all, mask, self.head)
             total = here if total is None else self.elementwise(self.b.logical_and, total, here)
         return total
 
     def positions(self, axes: Sequence[str]) -> int:
         """Return over how many elements some axes run."""
         return int(np.prod([length(self.ranges, a) for a in axes], dtype=np.int64))
-
-    def diagonal(self, value: Value) -> Value:
-        """Take the diagonal of axes of the same variable."""
-        return without_repeats(self.b, value)
 
 
 def _number_power(base: float, exponent: float) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import nearest
 from ..ir.builder import GraphBuilder
 from ..ir.tensor import Tensor
 from . import syntax as s
-from .indexing import Value, aligned, with_axes
+from .indexing import Value, aligned, tensor_of, with_axes
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Indices
@@ -70,9 +71,7 @@ def apply_function(at: Evaluation, call: s.Call, outer: Indices) -> Value:
         return _concat(at, call, outer)
     if name in OVER and count == 1:
         inner = at.numeric(at.value(call.arguments[0], outer | free(call.arguments[0])))
-        over = [n for n, a in enumerate(inner.axes) if a not in outer]
-        remaining = tuple(a for a in inner.axes if a in outer)
-        return Value(OVER[name](b, inner.tensor, over), remaining) if over else inner
+        return at.reduced(partial(OVER[name], b), inner, outer)
     arguments = []
     for n, argument in enumerate(call.arguments):
         around = outer.union(*(free(a) for k, a in enumerate(call.arguments) if k != n))
@@ -104,11 +103,7 @@ def apply_function(at: Evaluation, call: s.Call, outer: Indices) -> Value:
             axes = at.sorted({*value.axes, *dotted})
             value = with_axes(b, value, axes, at.ranges, at.analysis.dtype)
         return Value(ALONG[name](b, value.tensor, [value.axes.index(a) for a in dotted]), value.axes)
-    return Value(ONE[name](b, _tensor(at, value)), value.axes)
-
-
-def _tensor(at: Evaluation, value: Value) -> Any:
-    return value.tensor if isinstance(value.tensor, Tensor) else at.b.literal(value.tensor)
+    return Value(ONE[name](b, tensor_of(b, value)), value.axes)
 
 
 def _check_count(at: Evaluation, call: s.Call, count: int) -> None:

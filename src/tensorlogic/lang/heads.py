@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from .affine import Affine
 from .analysis import TensorInfo
 from .declarations import literal_array
 from .evaluate import Evaluation, factors_of, free
-from .indexing import Value, aligned, contract, length, position, with_axes
+from .indexing import Value, aligned, contract, length, position, tensor_of, with_axes
 from .strata import is_logical
 
 INF = float("inf")
@@ -77,7 +78,7 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
         held: list[Value] = []
         for factor in factors_of(expression):
             value = at.value(factor, head | free(expression))
-            held.append(value if value.boolean else Value(b.not_equal(_tensor(b, value), 0), value.axes))
+            held.append(value if value.boolean else Value(b.not_equal(tensor_of(b, value), 0), value.axes))
         return at.count(held, at.sorted({a for v in held for a in v.axes} & head), "int64"), True
     terms = _terms(expression)
     algebra = {"min=": "min_plus", "max=": "max_plus"}[operator]
@@ -100,23 +101,13 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
         numbers = [f for f in factors if not isinstance(f.tensor, Tensor)]
         joined = [f for f in factors if isinstance(f.tensor, Tensor)]
         best = contract(b, joined, at.sorted({a for f in joined for a in f.axes} & head), "max_product")
-        for number in numbers:
-            best = at.elementwise(at.times, best, number)
-        return best, not conditions
+        return reduce(partial(at.elementwise, at.times), numbers, best), not conditions
     value = _kept(at, rest, expression)
-    guard: Value | None = None
-    for condition in conditions:
-        truth = at.value(condition, head | free(expression))
-        guard = truth if guard is None else at.elementwise(b.logical_and, guard, truth)
-    reduce = b.max if operator == "max=" else b.min
-    if guard is None:
-        over = [n for n, a in enumerate(value.axes) if a not in head]
-        remaining = tuple(a for a in value.axes if a in head)
-        return (Value(reduce(value.tensor, over), remaining) if over else value), True
-    guarded = at.elementwise(lambda c, x: b.where(c, x, FILL[operator]), guard, value)
-    over = [n for n, a in enumerate(guarded.axes) if a not in head]
-    remaining = tuple(a for a in guarded.axes if a in head)
-    return (Value(reduce(guarded.tensor, over), remaining) if over else guarded), False
+    if conditions:
+        truths = (at.value(condition, head | free(expression)) for condition in conditions)
+        guard = reduce(partial(at.elementwise, b.logical_and), truths)
+        value = at.elementwise(lambda c, x: b.where(c, x, FILL[operator]), guard, value)
+    return at.reduced(b.max if operator == "max=" else b.min, value, head), not conditions
 
 
 def _terms(part: s.Expression, sign: int = 1) -> list[tuple[int, s.Expression]]:
@@ -129,8 +120,7 @@ def _terms(part: s.Expression, sign: int = 1) -> list[tuple[int, s.Expression]]:
 def _split(at: Evaluation, expression: s.Expression) -> tuple[list[s.Expression], list[s.Expression]]:
     """Return the factors that are conditions (relations, comparisons), and the others; relations alone are what is projected."""
     factors = factors_of(expression)
-    tensors = {t.name: t for t in at.analysis.tensors.values()}
-    conditions = [f for f in factors if is_logical(f, tensors)]  # type: ignore[arg-type]
+    conditions = [f for f in factors if is_logical(f, at.analysis.tensors)]
     rest = [f for f in factors if f not in conditions]
     return (conditions, rest) if rest else ([], factors)
 
@@ -138,14 +128,8 @@ def _split(at: Evaluation, expression: s.Expression) -> tuple[list[s.Expression]
 def _kept(at: Evaluation, factors: Sequence[s.Expression], expression: s.Expression) -> Value:
     """Multiply factors element by element: nothing is summed, because another projection follows."""
     everything = frozenset(at.head) | free(expression)
-    result = at.numeric(at.value(factors[0], everything))
-    for factor in factors[1:]:
-        result = at.elementwise(at.times, result, at.numeric(at.value(factor, everything)))
-    return result
-
-
-def _tensor(b: GraphBuilder, value: Value) -> Any:
-    return value.tensor if isinstance(value.tensor, Tensor) else b.literal(value.tensor)
+    values = (at.numeric(at.value(factor, everything)) for factor in factors)
+    return reduce(partial(at.elementwise, at.times), values)
 
 
 def _average(at: Evaluation, targets: Sequence[Target]) -> Contribution:
@@ -183,18 +167,15 @@ def zero(info: TensorInfo, statements: Sequence[s.Rule | s.Equation]) -> float:
 
 def merge(b: GraphBuilder, parts: Sequence[Contribution], info: TensorInfo) -> Contribution:
     """Combine what several equations say of a tensor: added, or the greatest, the least, or any of them."""
-    result = parts[0]
-    for part in parts[1:]:
-        join = b.maximum if info.operator == "max=" else b.minimum if info.operator == "min=" else b.add
-        join = b.logical_or if info.boolean else join
-        result = Contribution(join(result.tensor, part.tensor), result.complete or part.complete)
-    return result
+    join = b.maximum if info.operator == "max=" else b.minimum if info.operator == "min=" else b.add
+    join = b.logical_or if info.boolean else join
+    return reduce(lambda x, y: Contribution(join(x.tensor, y.tensor), x.complete or y.complete), parts)
 
 
 def settled(b: GraphBuilder, part: Contribution, info: TensorInfo, none: float) -> Tensor:
     """Return a tensor whose elements that nobody derives are what they should be."""
-    nothing = {"min=": INF, "max=": -INF}.get(info.operator)
-    if nothing is None or part.complete or none == nothing or info.boolean:
+    nothing = FILL.get(info.operator)  # an infinite one is nothing that was derived
+    if not nothing or part.complete or none == nothing or info.boolean:
         return part.tensor
     return b.where(b.equal(part.tensor, nothing), none, part.tensor)
 
@@ -274,11 +255,8 @@ def _place_one(
         name = form.terms[0][0]
         return *_pooled(b, tensor, order, form, extent, label, ranges[name], way), False
     if way != "=":
-        raise at.fail(
-            f"{at.equation.operator} with an index like this on the left side is not there",
-            part=at.equation.head,
-            code="E693",
-        )
+        message = f"{at.equation.operator} with an index like this on the left side is not there"
+        raise at.fail(message, part=at.equation.head, code="E693")
     where = position(b, form, ranges)
     axes = [order.index(name) for name in form.variables]
     rest = [a for a in range(len(order)) if a not in axes]

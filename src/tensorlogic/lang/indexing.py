@@ -33,6 +33,11 @@ def length(ranges: Ranges, name: str) -> int:
     return ranges[name][1] - ranges[name][0]
 
 
+def tensor_of(b: GraphBuilder, value: Value) -> Tensor:
+    """Return the tensor of a value; a number becomes one."""
+    return value.tensor if isinstance(value.tensor, Tensor) else b.literal(value.tensor)
+
+
 def aligned(b: GraphBuilder, value: Value, axes: Sequence[str]) -> Any:
     """Return a value's tensor with its axes in an order, and axes of size 1 for those it lacks."""
     if not isinstance(value.tensor, Tensor) or not value.axes:
@@ -41,9 +46,7 @@ def aligned(b: GraphBuilder, value: Value, axes: Sequence[str]) -> Any:
     tensor = value.tensor
     if tuple(remaining) != value.axes:
         tensor = b.transpose(tensor, [value.axes.index(a) for a in remaining])
-    # axes that are lacking at the front need not be written
-    front = axes.index(remaining[0]) if isinstance(axes, tuple) else list(axes).index(remaining[0])
-    rest = list(axes)[front:]
+    rest = list(axes)[axes.index(remaining[0]) :]  # axes that are lacking at the front need not be written
     if rest == remaining:
         return tensor
     assert tensor.shape is not None
@@ -85,16 +88,13 @@ def position(b: GraphBuilder, form: Affine, ranges: Ranges) -> Value:
             counted = b.multiply(counted, factor)
         if start:
             counted = b.add(counted, factor * start)
-        total = _plus(b, total, aligned(b, Value(counted, (name,)), axes))
+        counted = aligned(b, Value(counted, (name,)), axes)
+        total = counted if isinstance(total, int) and total == 0 else b.add(total, counted)
     if not axes:
         total = b.constant(np.int64(form.constant // form.divisor))
     elif form.divisor != 1:
         total = b.floor_divide(total, form.divisor)
     return Value(total, axes)
-
-
-def _plus(b: GraphBuilder, total: Any, term: Any) -> Any:
-    return term if isinstance(total, int) and total == 0 else b.add(total, term)
 
 
 def read(
@@ -126,7 +126,7 @@ def read(
             and form.divisor == 1
             and not outside
             and all(f > 0 for _, f in form.terms)
-            and _some(form, ranges)
+            and all(length(ranges, name) > 0 for name in form.variables)
         ):
             (one, step), (other, apart) = form.terms
             low, high = form.bounds(ranges)
@@ -163,10 +163,6 @@ def without_repeats(b: GraphBuilder, value: Value) -> Value:
     """Take the diagonal where a variable has two axes."""
     once = tuple(dict.fromkeys(value.axes))
     return value if once == value.axes else contract(b, [value], once)
-
-
-def _some(form: Affine, ranges: Ranges) -> bool:
-    return all(length(ranges, name) > 0 for name in form.variables)
 
 
 def _all(keys: Sequence[Any], tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from ..ir.tensor import Tensor
 from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis, Component
-from .equations import Lookup, Statement, Values, contributions, data_of, located, reader, reads_of, targets, truth
+from .equations import Lookup, Values, contributions, data_of, located, reader, reads_of, targets, truth
 from .evaluate import NOTHING, Evaluation, Indices, reads_last
 from .fixpoints import cast, lower_fixpoint, split
 from .heads import FILL, Contribution, contribution, merge, settled, zero
@@ -275,13 +275,10 @@ class _Rounds:
             if statement.head.name == name:
                 if not statement.head.places:
                     return True
-                index = targets(self.analysis, self._equation(statement))[self.step.places[name]].form
+                index = targets(self.analysis, self.analysis.as_equation(statement))[self.step.places[name]].form
                 if isinstance(index, Affine) or first <= index < last:
                     return True
         return False
-
-    def _equation(self, statement: Statement) -> s.Equation:
-        return self.analysis.as_equation(statement) if isinstance(statement, s.Rule) else statement
 
     def start(self, name: str, lag: int, base: Contribution | None) -> Tensor:
         """Return what the first round finds at positions before it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
+from functools import reduce
 from typing import NoReturn
 
 from ..errors import GraphError
@@ -16,7 +17,6 @@ from .strata import body_of, check_safety
 
 _ASIDE = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\\\n]*'|#[^\n]*|//[^\n]*")  # quoted text and comments
 _ARROW = re.compile(r"<-|:-|←")
-_COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _OPERATIONS = {"+": "add", "-": "subtract", "/": "divide", "^": "power"}
 
 
@@ -55,10 +55,7 @@ def _rule(statement: syntax.Statement) -> Rule:
     names = Counter(part.name for part in syntax.walk(statement) if isinstance(part, syntax.Variable))
     blanks = frozenset(name for name, times in names.items() if times == 1)
     literals = [_literal(part, blanks) for part in body_of(statement)]
-    whole = literals[0]
-    for part in literals[1:]:
-        whole = TLExpr("and", (whole, part), location=part.location)
-    return Rule(_atom(head), whole)
+    return Rule(_atom(head), reduce(lambda a, b: TLExpr("and", (a, b), location=b.location), literals))
 
 
 def _literal(part: syntax.Part, blanks: Collection[str]) -> TLExpr:
@@ -71,16 +68,14 @@ def _literal(part: syntax.Part, blanks: Collection[str]) -> TLExpr:
                 inner = TLExpr("exists", (inner,), terms=hidden, location=part.at)
             return TLExpr("not", (inner,), location=part.at)
         case syntax.Comparison(operator=operator, left=left, right=right):
-            terms = _term(left), _term(right)
-            if operator in ("=", "!=") and terms[0] is not None and terms[1] is not None:
-                if not any(t.is_variable for t in terms if t is not None):
+            first, second = _term(left), _term(right)
+            if operator in ("=", "!=") and first is not None and second is not None:
+                if not first.is_variable and not second.is_variable:
                     _refuse(part, "a comparison of two constants")
-                first, second = terms if terms[0].is_variable else terms[::-1]
-                assert first is not None and second is not None
-                same = TLExpr("same", terms=(first, second), location=part.at)
+                terms = (first, second) if first.is_variable else (second, first)
+                same = TLExpr("same", terms=terms, location=part.at)
                 return same if operator == "=" else TLExpr("not", (same,), location=part.at)
-            sides = _value(left), _value(right)
-            return TLExpr(_COMPARISONS[operator], sides, location=part.at)
+            return TLExpr(syntax.COMPARISONS[operator], (_value(left), _value(right)), location=part.at)
         case syntax.Tensor():
             return _atom(part)
     _refuse(part, "this literal")
@@ -110,10 +105,7 @@ def _value(part: syntax.Part) -> TLExpr:
         case syntax.Negative(value=inner):
             return TLExpr("negative", (_value(inner),), location=part.at)
         case syntax.Product(factors=factors):
-            whole = _value(factors[0])
-            for factor in factors[1:]:
-                whole = TLExpr("multiply", (whole, _value(factor)), location=part.at)
-            return whole
+            return reduce(lambda a, b: TLExpr("multiply", (a, b), location=part.at), map(_value, factors))
         case syntax.Operation(operator=operator, left=left, right=right):
             return TLExpr(_OPERATIONS[operator], (_value(left), _value(right)), location=part.at)
     _refuse(part, "an index as a number" if isinstance(part, syntax.Variable) else "this value")

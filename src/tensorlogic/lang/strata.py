@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from . import syntax as s
@@ -36,7 +36,7 @@ class Edge(NamedTuple):
     part: s.Tensor
 
 
-def is_logical(value: s.Expression, tensors: Mapping[str, Declaration]) -> bool:
+def is_logical(value: s.Expression, tensors: Mapping[str, Any]) -> bool:
     """Tell whether an expression is made of relations, negations and comparisons alone."""
     match value:
         case s.Tensor(name=name):
