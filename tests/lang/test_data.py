@@ -6,7 +6,7 @@ import pytest
 from tensorlogic.errors import FormatError, InputError
 from tensorlogic.lang.data import table_of, whole_numbers
 from tensorlogic.lang.data_files import read_array, read_table, read_tensor
-from tensorlogic.lang.domains import Column, Domain, column_of
+from tensorlogic.lang.domains import Domain, column_of
 from tensorlogic.lang.written_files import write_array, write_table
 
 ROWS = [("Alice", "Bob"), ("Bob", "Carol"), ("Alice", "Carol")]
@@ -203,29 +203,13 @@ def test_numbers_from_tables(tmp_path):
 
 def test_domains_grow_and_keep_their_codes():
     domain = Domain(["a", "b"])
-    assert domain.add(["c", "a"]).tolist() == [2, 0]
+    assert domain.add(column_of(["c", "a"])).tolist() == [2, 0]
     assert domain.names() == ["a", "b", "c"]
-    assert domain.add([7, 7]).tolist() == [3, 3]
+    assert domain.add(column_of([7, 7])).tolist() == [3, 3]
     assert (domain.code(7), domain.code("7"), 7 in domain, "z" in domain) == (3, None, True, False)
-    numbers = Domain([2, 4])
+    assert domain.names([4, 3, 0]) == [4, 7, "a"]
+    numbers = Domain(size=5)
     assert (len(numbers), numbers.numbers, numbers.code(9), numbers.names([4])) == (5, True, None, [4])
-    assert not numbers.fits(column_of(["a"]))
-    with pytest.raises(InputError) as caught:
-        numbers.add(["a"])
-    assert caught.value.diagnostic.code == "E776"
-    with pytest.raises(InputError) as caught:
-        domain.find("aa")
-    assert caught.value.diagnostic.code == "E777"
-
-
-def test_a_domain_of_columns_is_of_numbers_only_where_all_are():
-    numbers, names = column_of([3, 1]), column_of(["x", 3])
-    domain, codes = Domain.of_columns([numbers, names])
-    assert (domain.names(), [c.tolist() for c in codes]) == ([3, 1, "x"], [[0, 1], [2, 0]])
-    domain, codes = Domain.of_columns([numbers, Column(np.array([5]), None)])
-    assert (len(domain), [c.tolist() for c in codes]) == (6, [[3, 1], [5]])
-    domain, codes = Domain.of_columns([column_of([-1, 2**40])])
-    assert (domain.names(), len(domain)) == ([-1, 2**40], 2)
 
 
 def test_numbers_beyond_64_bits_are_names():

@@ -167,3 +167,11 @@ def test_errors_of_questions_show_the_question() -> None:
         with pytest.raises(tl.TensorLogicError) as caught:
             ask("Chidl(Bob, Alice)")
         assert caught.value.diagnostic.source == "Chidl(Bob, Alice)?"
+
+
+def test_elements_of_an_array_beyond_the_names_are_numbers() -> None:
+    program = tl.Program("Q(Ann); Q(Bob); S(i) <- Q(i), W[i] > 0; P(i) <- W[i] > 0; R(i,j) <- W[i] > 1, W[j] > 0")
+    program.bind(W=np.array([1, 2, 0, 3]))
+    assert program.query("P(i)?") == [("Ann",), ("Bob",), (3,)]
+    assert program.query("R(i, _)?") == [("Bob",), (3,)]
+    assert list(program.relation("P")) == [("Ann",), ("Bob",), (3,)]

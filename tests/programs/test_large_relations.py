@@ -40,7 +40,7 @@ def test_elements_of_bits_are_those_of_the_array(shape):
 
 def test_numbers_that_are_added_in_turns_keep_their_codes():
     rng = np.random.default_rng(2)
-    domain = Domain.over([])
+    domain = Domain([])
     first = {}
     for _ in range(20):
         numbers = rng.choice([10**9, 50]) * rng.integers(-20, 20, rng.integers(1, 9))

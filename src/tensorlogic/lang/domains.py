@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..errors import InputError, nearest
+from ..errors import InputError
 
 Name = str | int
 Codes = np.ndarray[Any, np.dtype[np.int64]]
-MAX_NUMBER = 2**31 - 2  # the largest number that is its own code; a domain with larger ones codes them as names
 SPREAD = 16  # times as many numbers between the least and the greatest, from which those that there are are sorted
 FEW = 16  # names in so many elements that are looked up one by one
 
@@ -116,62 +115,32 @@ def _ranks(places: Codes) -> Codes:
 
 
 class Domain:
-    """The elements of an index: a name for each code, growing as names are added.
+    """The elements of an index and their codes: the numbers from 0 up to a size, each its own code, or a list of different names.
 
-    Whole numbers from 0 are their own codes, so that they can be compared and counted with; as soon as a domain has text in
-    it, or a number below 0 or beyond 2,147,483,646, its elements have codes in the order in which they came.
+    The code of a name is its place in the list; names that are added are appended to that very list.
 
     >>> people = Domain(["Alice", "Bob"])
-    >>> people.add(["Bob", "Carol"]).tolist(), len(people), people.names([2, 0])
+    >>> people.add(column_of(["Bob", "Carol"])).tolist(), len(people), people.names([2, 0])
     ([1, 2], 3, ['Carol', 'Alice'])
-    >>> Domain([3, 5]).code(5), len(Domain([3, 5]))
+    >>> Domain(size=6).code(5), len(Domain(size=6))
     (5, 6)
     """
 
-    def __init__(self, names: Iterable[Name] = (), size: int = 0) -> None:
-        self._codes: dict[Name, int] | None = None  # None while all elements are whole numbers, each its own code
-        self._names: list[Name] = []
+    def __init__(self, names: list[Name] | None = None, *, size: int = 0) -> None:
+        self.numbers = names is None  # whether the elements are whole numbers, each its own code
+        self._size = size
+        self._names: list[Name] = [] if names is None else names
+        self._codes: dict[Name, int] = {}  # made when it is first needed, for numbers are found without it
         self._array: np.ndarray[Any, Any] | None = None
         self._sorted: tuple[Codes, Codes] | None = None  # names that are numbers, sorted, and their codes
-        self._whole = True  # whether all names are numbers
-        self._size = size
-        if names:
-            self.add(list(names))
+        whole = set(map(type, self._names)) == {int} and -(2**63) < min(self._names) <= max(self._names) < 2**63  # type: ignore[operator, type-var]
+        self._whole = whole or not self._names  # whether all names are numbers
 
     def __len__(self) -> int:
-        return self._size if self._codes is None else max(self._size, len(self._names))
+        return self._size if self.numbers else len(self._names)
 
-    @property
-    def numbers(self) -> bool:
-        """Whether the elements are whole numbers, each its own code."""
-        return self._codes is None
-
-    def fits(self, column: Column) -> bool:
-        """Tell whether a column can be added and leave all earlier codes as they are."""
-        if self._codes is not None:
-            return True
-        if column.names is None:
-            return not len(column) or bool(column.codes.min() >= 0 and column.codes.max() <= MAX_NUMBER)
-        return self._size == 0 or not len(column.names)
-
-    def grow(self, size: int) -> None:
-        """Make the domain at least as large as an axis."""
-        self._size = max(self._size, size)
-
-    def add(self, values: Any) -> Codes:
+    def add(self, column: Column) -> Codes:
         """Add what a column names and return the code of each of its values."""
-        column = values if isinstance(values, Column) else column_of(values)
-        if self._codes is None:
-            if self.fits(column) and column.names is None:
-                self._size = max(self._size, int(column.codes.max()) + 1 if len(column) else 0)
-                return column.codes
-            if not self.fits(column):
-                hint = "numbers and text in one domain are coded as names; build the domain from all columns at once"
-                raise InputError("a domain of whole numbers cannot take names any more", hint, code="E776")
-            self._codes = {}
-        return self._coded(column)
-
-    def _coded(self, column: Column) -> Codes:
         if column.names is not None:
             return self._indices(column.names)[column.codes]
         if not len(column):
@@ -206,7 +175,6 @@ class Domain:
             names = np.empty(len(fresh), np.int64)
             names[order] = numbers[fresh]
             self._names += names.tolist()
-            self._array = None
             if len(values):
                 at = np.searchsorted(values, numbers[fresh])
                 self._sorted = np.insert(values, at, numbers[fresh]), np.insert(codes, at, found[fresh])
@@ -227,45 +195,26 @@ class Domain:
         if fresh:
             known.update(zip(fresh, count(len(self._names)), strict=False))
             self._names += fresh
-            self._array = self._sorted = None
+            self._sorted = None
             self._whole = self._whole and not any(isinstance(n, str) or abs(n) >= 2**63 for n in fresh)
         return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
 
     def _known(self) -> dict[Name, int]:
-        """Return the codes by name; it is made when it is first needed, for numbers are found without it."""
-        if self._codes is None:
-            raise InputError("the elements of this domain are numbers", code="E776")
-        if len(self._codes) < len(self._names):
-            start = len(self._codes)
+        """Return the codes by name."""
+        start = len(self._codes)
+        if start < len(self._names):
             self._codes.update(zip(self._names[start:], count(start), strict=False))
         return self._codes
 
-    @classmethod
-    def over(cls, names: list[Name]) -> Domain:
-        """Make a domain of names that are all different; names that are added to it are appended to this very list."""
-        domain = cls()
-        domain._names = names
-        domain._codes = {}
-        domain._whole = not names or (set(map(type, names)) == {int} and -(2**63) < min(names) <= max(names) < 2**63)  # type: ignore[operator]
-        return domain
-
-    @classmethod
-    def of_columns(cls, columns: Sequence[Column], size: int = 0) -> tuple[Domain, list[Codes]]:
-        """Make the domain of several columns, and code them; it is one of numbers where all of them are."""
-        domain = cls(size=size)
-        if any(c.names for c in columns) or not all(domain.fits(c) for c in columns):
-            domain._codes = {}
-        return domain, [domain.add(c) for c in columns]
-
     def code(self, name: Name) -> int | None:
         """Return the code of a name, None where it is not in the domain."""
-        if self._codes is not None and self._whole and isinstance(name, int) and abs(name) < 2**63:
+        if self.numbers:
+            return name if isinstance(name, int) and 0 <= name < self._size else None
+        if self._whole and isinstance(name, int) and abs(name) < 2**63:
             values, codes = self._number_table()
             place = int(np.searchsorted(values, name))
             return int(codes[place]) if place < len(values) and values[place] == name else None
-        if self._codes is not None:
-            return self._known().get(name)
-        return name if isinstance(name, int) and 0 <= name < self._size else None
+        return self._known().get(name)
 
     def codes(self, column: Column) -> Codes:
         """Return the code of each value of a column, -1 where the domain does not have it; nothing is added.
@@ -273,45 +222,30 @@ class Domain:
         >>> Domain(["Ann", "Bob"]).codes(column_of(["Bob", "Carol"])).tolist()
         [1, -1]
         """
-        if self._codes is None and column.names is None:
+        if self.numbers and column.names is None:
             return np.where((column.codes >= 0) & (column.codes < self._size), column.codes, -1)
         if column.names is None:
             names, values = np.unique(column.codes, return_inverse=True)
         else:
             names, values = np.asarray(column.names, object), column.codes
-        if self._codes is None:
-            found = [-1 if (code := self.code(name)) is None else code for name in names.tolist()]
-        else:
-            found = [self._known().get(name, -1) for name in names.tolist()]
-        return np.array(found, np.int64)[values]
-
-    def find(self, name: Name, where: str = "the domain") -> int:
-        """Return the code of a name; refuse one that is not in the domain, naming the closest one."""
-        if (code := self.code(name)) is None:
-            known = [str(n) for n in self._names[:10_000]] if self._codes is not None else []
-            raise InputError(f"{name!r} is not in {where}", *(nearest(name, known) if known else ()), code="E777")
-        return code
+        look_up = self.code if self.numbers else self._known().get
+        return np.array([-1 if (code := look_up(n)) is None else code for n in names.tolist()], np.int64)[values]
 
     def names(self, codes: Any = None) -> list[Name]:
         """Return the names of codes, or of all elements; an element without a name is its number."""
-        if self._codes is None:
+        if self.numbers:
             return list(range(self._size)) if codes is None else np.asarray(codes, np.int64).tolist()
         if codes is None:
-            return list(self.array().tolist())
-        listed = np.asarray(codes, np.int64)
-        if self._array is None and len(listed) < len(self) // FEW:  # not worth an array of all names
-            known = len(self._names)
+            return list(self._names)
+        listed, known = np.asarray(codes, np.int64), len(self._names)
+        if listed.size and listed.max() >= known:  # an array along the index has more elements than there are names
             return [self._names[c] if c < known else c for c in listed.tolist()]
-        return list(self.array()[listed].tolist())
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """Return all names as a NumPy array of objects."""
-        if self._codes is None:
-            return np.arange(self._size)
-        if self._array is None or len(self._array) < len(self):
-            self._array = np.empty(len(self), object)
-            self._array[:] = [*self._names, *range(len(self._names), len(self))]
-        return self._array
+        if self._array is None or len(self._array) < known:
+            if len(listed) < known // FEW:  # not worth an array of all names
+                return [self._names[c] for c in listed.tolist()]
+            self._array = np.empty(known, object)
+            self._array[:] = self._names
+        return list(self._array[listed].tolist())
 
     def __iter__(self) -> Any:
         return iter(self.names())
@@ -320,7 +254,7 @@ class Domain:
         return isinstance(name, str | int) and self.code(name) is not None
 
     def __repr__(self) -> str:
-        if self._codes is None:
+        if self.numbers:
             return f"Domain(numbers 0 to {self._size - 1:,})" if self._size else "Domain()"
         shown = ", ".join(map(str, self._names[:4])) + (", ..." if len(self._names) > 4 else "")
         return f"Domain({len(self):,}: {shown})"

@@ -11,11 +11,11 @@ from ..errors import GraphError
 from . import syntax as s
 from .declarations import Statement
 from .domain_inference import DomainInfo, DomainKey, integers
-from .domains import MAX_NUMBER
 from .strata import Component, body_of, calculated, variables_of_atoms
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 Bounds = tuple[float, float]  # the least and the greatest value
+MAX_NUMBER = 2**31 - 2  # rules that derive larger ones are taken to have no end
 ENDLESS: Bounds = (-math.inf, math.inf)
 KeyOf = Callable[[Statement, str | int], DomainKey | None]  # of a variable, or of a place of the head
 

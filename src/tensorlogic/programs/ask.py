@@ -167,7 +167,7 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
         if not found:
             count = min(1, count)
         else:
-            unique = SparseTensor.of_columns(found, [len(d) for d in asked])
+            unique = SparseTensor.of_columns(found, [held.shape[p] for p in chosen.places])
             found, count = list(unique.columns), unique.count
     return Answers(chosen.heads, found, asked, count=count)
 

@@ -271,7 +271,7 @@ def _is_word(part: s.Part) -> bool:
 
 def domain_of(info: DomainInfo) -> Domain:
     """Return the domain that a description stands for; it grows together with it."""
-    return Domain(size=info.size or 0) if info.kind == RANGE else Domain.over(info.names)
+    return Domain(size=info.size or 0) if info.kind == RANGE else Domain(info.names)
 
 
 def empty(shape: Sequence[int]) -> SparseTensor:
