@@ -38,8 +38,8 @@ def test_kinds_and_places() -> None:
 def test_elements_come_in_order_of_first_appearance() -> None:
     found = analysed(FAMILY)
     (domain,) = found.domains.values()  # all places are joined
-    assert (domain.kind, domain.names) == ("names", ["Bob", "Charlie", "Alice"])
-    assert [found.code("Parent", 1, name) for name in domain.names] == [0, 1, 2]
+    assert (domain.kind, domain.elements) == ("names", ["Bob", "Charlie", "Alice"])
+    assert [found.code("Parent", 1, name) for name in domain.elements] == [0, 1, 2]
     assert domain.element(2) == "Alice"
     assert found.shape("Ancestor") == (3, 3)
 
@@ -60,7 +60,7 @@ def test_integers_are_positions_where_they_index_arrays() -> None:
 
 def test_names_and_numbers_in_one_domain_are_names() -> None:
     found = analysed("P(7); P(Ann)")
-    assert (found.place("P", 0).kind, found.place("P", 0).names) == ("names", [7, "Ann"])
+    assert (found.place("P", 0).kind, found.place("P", 0).elements) == ("names", [7, "Ann"])
     assert found.place("P", 0).values() is None
 
 
@@ -76,12 +76,12 @@ def test_elements_of_given_tables() -> None:
     statements = parse("R(x) <- P(x,y)").statements
     given = {"P": GivenTensor((None, None), True, elements=(["b", "a", "b"], [5, 6]))}
     found = analyse(statements, given=given)
-    assert (found.place("R", 0).names, found.shape("P")) == (["b", "a"], (2, 2))
+    assert (found.place("R", 0).elements, found.shape("P")) == (["b", "a"], (2, 2))
 
 
 def test_names_may_be_added_to_a_domain() -> None:
     found = analysed(FAMILY)
-    found.place("Parent", 0).names.append("Zoe")
+    found.place("Parent", 0).elements.append("Zoe")
     found.solve({})
     assert (found.shape("Parent"), found.code("Ancestor", 0, "Zoe")) == ((4, 4), 3)
 

@@ -95,7 +95,7 @@ def naive(text):
     for facts in analysis.facts:
         known.setdefault(facts.name, set()).update(facts.rows())
     universe = sorted(
-        {e for info in analysis.domains.values() for e in (info.names or range(info.size))},
+        {e for info in analysis.domains.values() for e in (info.elements or range(info.size))},
         key=lambda e: (str(type(e)), e),
     )
     for component in analysis.components:

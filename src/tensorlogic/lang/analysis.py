@@ -15,13 +15,14 @@ from ..ir.types import FLOATS, promote
 from . import syntax as s
 from .checks import check_body, check_constants, check_marks, check_queries, check_slice
 from .declarations import GivenTensor, Statement, declare, find_scalars, literal_array
-from .domain_inference import DomainInfo, DomainKey, Places, infer_places, unknown_constant
+from .domain_inference import DomainKey, Places, infer_places, unknown_constant
+from .domains import Domain
 from .extents import ReadPlace, forms, solve_extents, variable_ranges
 from .index_names import SliceLength, named
 from .number_growth import grow
 from .strata import Component, check_safety, components, is_rule
 
-__all__ = ["Analysis", "Component", "DomainInfo", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]
+__all__ = ["Analysis", "Component", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]
 
 COMBINED = ("max=", "min=", "avg=", "count=")
 OPERATORS = ("=", "+=", *COMBINED)
@@ -58,7 +59,7 @@ class Analysis:
         self,
         statements: tuple[s.Statement, ...],
         tensors: dict[str, TensorInfo],
-        domains: dict[DomainKey, DomainInfo],
+        domains: dict[DomainKey, Domain],
         parts: tuple[Component, ...],
         scalars: dict[str, int | float],
         functions: Mapping[str, Function],
@@ -91,12 +92,12 @@ class Analysis:
         self.given: Mapping[str, GivenTensor] = {}
         self.grown: frozenset[DomainKey] = frozenset()  # domains that hold numbers which only rules derive
 
-    def domain(self, statement: s.Statement, variable: str) -> DomainInfo:
+    def domain(self, statement: s.Statement, variable: str) -> Domain:
         """Return the domain of a variable of a statement."""
         root = self._places.find((self._numbers[id(statement)], variable))
         return self._by_root[root]
 
-    def place(self, name: str, place: int) -> DomainInfo:
+    def place(self, name: str, place: int) -> Domain:
         """Return the domain of a place of a tensor."""
         return self.domains[self.tensors[name].places[place]]
 
@@ -156,7 +157,7 @@ class Analysis:
         inside = isinstance(value, int) and value >= 0 and (extent is None or value < extent)
         code = (int(value) if inside else None) if info.kind == "range" else info.code(value)
         if code is None:
-            shown = DomainInfo("range", (), extent) if info.kind == "range" else info
+            shown = Domain(size=extent) if info.kind == "range" else info
             raise unknown_constant(name, place, value, shown).at(at)
         return code
 
@@ -203,7 +204,7 @@ class Analysis:
         """Work out all sizes from the domains as they are now; call it again after adding names to a domain."""
         self.given = given
         roots = self._places.roots()
-        self._by_root: dict[object, DomainInfo] = {}
+        self._by_root: dict[object, Domain] = {}
         for key in self.domains:
             root = self._places.find(key)
             self._by_root[root] = self.domains[key]
@@ -234,7 +235,7 @@ class Analysis:
         for key, info in self.domains.items():
             size = self._sizes.get(self._places.find(key))
             if info.kind == "range" and size is not None:
-                self.domains[key] = self._by_root[self._places.find(key)] = DomainInfo("range", (), size)
+                self.domains[key] = self._by_root[self._places.find(key)] = Domain(size=size)
 
 
 def analyse(

@@ -15,7 +15,7 @@ from ..ir.spec import write
 from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
-from .domain_inference import DomainInfo
+from .domains import Domain
 from .equations import comparison, located
 from .number_growth import as_value
 from .rules import round_limit
@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     name: str
     output: tuple[str, ...]
     literals: tuple[s.Expression, ...]
-    domains: Mapping[str, DomainInfo]
+    domains: Mapping[str, Domain]
     statement: s.Rule | s.Equation
 
 
@@ -287,7 +287,7 @@ class _Lowering:
                 return s.Constant(name, at=part.at)
         return None
 
-    def code(self, constant: s.Constant, domain: DomainInfo) -> int | None:
+    def code(self, constant: s.Constant, domain: Domain) -> int | None:
         """Return the place of a constant in a domain; the name of a scalar stands for its value."""
         return domain.code(self.analysis.constant_value(constant))
 
@@ -325,10 +325,10 @@ class _Lowering:
         if domain.kind == "range":
             return self.b.iota(_size(domain))
         if domain.kind != "integers":
-            names = ", ".join(str(n) for n in domain.names[:3])
+            names = ", ".join(str(n) for n in domain.elements[:3])
             message = f"index {variable.name!r} stands for names ({names}, ...), which have no order and no numbers"
             raise GraphError(message, "compare names with = and != only", code="E754", location=variable.at)
-        numbers = [int(n) for n in domain.names]
+        numbers = [int(n) for n in domain.elements]
         numbers += range(len(numbers), _size(domain))
         return self.b.constant(np.array(numbers, np.int64))
 
@@ -340,7 +340,7 @@ class _Lowering:
         return self.b.reshape(tensor, [size if axis == name else 1 for axis in axes])
 
 
-def _size(domain: DomainInfo) -> int:
+def _size(domain: Domain) -> int:
     assert domain.size is not None, "the analysis refuses indices of unknown size"
     return domain.size
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from ..tables import counted
 from . import syntax as s
 from .affine import affine
 from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
+from .domains import Domain
 from .index_names import SliceLength
 from .strata import calculated
 
@@ -20,58 +21,12 @@ MAX_AXIS = 1 << 26  # elements of an axis that counts from 0; numbers of facts b
 MAX_INTEGERS = 1 << 20  # numbers of a domain that reaches below 0 and is calculated with
 
 
-class DomainInfo:
-    """One domain: a range of numbers, or the constants that were seen, in order of first appearance.
-
-    ``kind`` is "range" (the element is its own code: 0, 1, ... below the size), "names" (the code is the place of first
-    appearance; a whole number among names is a name like the others) or "integers" (coded alike, but all are whole numbers, with
-    ``values`` to compare and calculate with).
-
-    >>> info = DomainInfo("names", ["Alice", "Bob"])
-    >>> info.size, info.code("Bob"), info.code("Carol")
-    (2, 1, None)
-    """
-
-    def __init__(self, kind: str, names: Iterable[str | int] = (), size: int | None = None) -> None:
-        self.kind = kind
-        self.names: list[str | int] = list(names)
-        self._size = size
-        self._codes: dict[str | int, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<DomainInfo {self.kind}: {'?' if self.size is None else self.size}>"
-
-    @property
-    def size(self) -> int | None:
-        """The number of elements; None where nothing fixes it."""
-        return self._size if self.kind == "range" else max(len(self.names), self._size or 0)
-
-    def code(self, constant: str | int) -> int | None:
-        """Return the place of a constant; None where it is not an element."""
-        if self.kind == "range":
-            whole = isinstance(constant, int) and constant >= 0 and (self._size is None or constant < self._size)
-            return int(constant) if whole else None
-        if len(self._codes) != len(self.names):  # names may be appended
-            self._codes = {name: code for code, name in enumerate(self.names)}
-        return self._codes.get(constant)
-
-    def element(self, code: int) -> str | int:
-        """Return the element of a code: its name, or the number itself."""
-        return code if self.kind == "range" or code >= len(self.names) else self.names[code]
-
-    def values(self) -> list[int] | None:
-        """Return the whole number of each code; None where the elements are names."""
-        if self.kind == "range":
-            return None if self._size is None else list(range(self._size))
-        return [int(n) for n in self.names] if self.kind == "integers" else None
-
-
-def integers(first: int, last: int) -> DomainInfo:
+def integers(first: int, last: int) -> Domain:
     """Return the domain of all whole numbers from one that may be below 0 to another."""
     if last - first >= MAX_INTEGERS:
         message = f"numbers from {first:,} to {last:,} are calculated with; from below 0 on, up to {MAX_INTEGERS:,} are possible"
         raise GraphError(message, "bound them in the rule: x >= 0", code="E756")
-    return DomainInfo("integers", range(first, last + 1))
+    return Domain(range(first, last + 1), integers=True)
 
 
 class Data(NamedTuple):
@@ -301,7 +256,7 @@ class Places:
 
     # the result
 
-    def domain(self, key: Key) -> DomainInfo:
+    def domain(self, key: Key) -> Domain:
         """Decide what a domain is, and its size as far as data and constants fix it."""
         found = self.known(key)
         sizes = found.data
@@ -331,7 +286,7 @@ class Places:
                 message = f"{sizes[0].what} has size {size} along an index of {elements}"
                 hint = "give an array with a row for each of: " + ", ".join(map(str, list(found.constants)[:12]))
                 raise GraphError(message, hint, code="E676", location=sizes[0].at)
-            return DomainInfo("names" if words else "integers", found.constants, size)
+            return Domain(found.constants, size, integers=not words)
         if whole and min(whole) < 0:
             if found.related and not found.positions and not sizes:  # rules derive numbers from these
                 return integers(min(whole), max(whole))
@@ -342,7 +297,7 @@ class Places:
             size = max(whole) + 1
         elif size is None and found.read >= 0:
             size = found.read + 1
-        return DomainInfo("range", (), size)
+        return Domain(size=size)
 
     def _by_name(self, found: _Class, whole: Sequence[int]) -> bool:
         """Tell whether whole numbers are elements like names, each of its own, and not positions on an axis that counts from 0."""
@@ -386,10 +341,10 @@ def infer_places(
     return found
 
 
-def unknown_constant(name: str, place: int, constant: str | int, info: DomainInfo) -> GraphError:
+def unknown_constant(name: str, place: int, constant: str | int, info: Domain) -> GraphError:
     """Return the error of a constant that is not in the domain of its place."""
     if info.kind == "range":
         where = f"place {place + 1} of {name!r} has the numbers 0 to {(info.size or 0) - 1}"
         return GraphError(f"index {constant!r} is out of range: {where}", code="E678")
-    hints = nearest(str(constant), [str(n) for n in info.names])
+    hints = nearest(str(constant), [str(n) for n in info.elements])
     return GraphError(f"{constant!r} is not an element of place {place + 1} of {name!r}", *hints, code="E678")

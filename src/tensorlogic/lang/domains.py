@@ -15,6 +15,7 @@ from ..errors import InputError
 Name = str | int
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 SPREAD = 16  # times as many numbers between the least and the greatest, from which those that there are are sorted
+MANY = 1 << 12  # names that are numbers, from which one is found by sorting and not in a dictionary
 FEW = 16  # names in so many elements that are looked up one by one
 
 
@@ -115,29 +116,47 @@ def _ranks(places: Codes) -> Codes:
 
 
 class Domain:
-    """The elements of an index and their codes: the numbers from 0 up to a size, each its own code, or a list of different names.
+    """The elements of an index and their codes, which are places on an axis.
 
-    The code of a name is its place in the list; names that are added are appended to that very list.
+    ``kind`` is "range" (whole numbers from 0 up to the size, each its own code), "names" (the code is the place in the list of
+    ``elements``; a whole number among names is a name like the others) or "integers" (coded alike, but all of them are whole
+    numbers, to compare and calculate with). Names that are added come last, so that codes stay.
 
     >>> people = Domain(["Alice", "Bob"])
-    >>> people.add(column_of(["Bob", "Carol"])).tolist(), len(people), people.names([2, 0])
+    >>> people.add(column_of(["Bob", "Carol"])).tolist(), people.size, people.names([2, 0])
     ([1, 2], 3, ['Carol', 'Alice'])
-    >>> Domain(size=6).code(5), len(Domain(size=6))
-    (5, 6)
+    >>> Domain(size=6).code(5), Domain(size=6).code(6)
+    (5, None)
     """
 
-    def __init__(self, names: list[Name] | None = None, *, size: int = 0) -> None:
-        self.numbers = names is None  # whether the elements are whole numbers, each its own code
-        self._size = size
-        self._names: list[Name] = [] if names is None else names
-        self._codes: dict[Name, int] = {}  # made when it is first needed, for numbers are found without it
+    def __init__(
+        self, elements: Iterable[Name] | None = None, size: int | None = None, *, integers: bool = False
+    ) -> None:
+        self.kind = "range" if elements is None else "integers" if integers else "names"
+        self.axis = size  # how long arrays along the index are, where that is known; there may be fewer names
+        self.set_elements(elements or ())
+
+    def set_elements(self, elements: Iterable[Name]) -> None:
+        """Let the domain have some names, in this order, in place of those it has."""
+        self.elements = names = list(elements)
+        self._codes: dict[Name, int] = {}  # made when it is first needed, for many numbers are found without it
         self._array: np.ndarray[Any, Any] | None = None
         self._sorted: tuple[Codes, Codes] | None = None  # names that are numbers, sorted, and their codes
-        whole = set(map(type, self._names)) == {int} and -(2**63) < min(self._names) <= max(self._names) < 2**63  # type: ignore[operator, type-var]
-        self._whole = whole or not self._names  # whether all names are numbers
+        whole = set(map(type, names)) == {int} and -(2**63) < min(names) <= max(names) < 2**63  # type: ignore[operator]
+        self._whole = whole or not names  # whether all names are numbers
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the elements are the whole numbers from 0, each its own code."""
+        return self.kind == "range"
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements, with or without a name; None where nothing fixes it."""
+        return self.axis if self.numbers else max(len(self.elements), self.axis or 0)
 
     def __len__(self) -> int:
-        return self._size if self.numbers else len(self._names)
+        return self.axis or 0 if self.numbers else len(self.elements)
 
     def add(self, column: Column) -> Codes:
         """Add what a column names and return the code of each of its values."""
@@ -171,10 +190,10 @@ class Domain:
         fresh = np.flatnonzero(~known)
         if len(fresh):
             order = _ranks(first[fresh])
-            found[fresh] = len(self._names) + order
+            found[fresh] = len(self.elements) + order
             names = np.empty(len(fresh), np.int64)
             names[order] = numbers[fresh]
-            self._names += names.tolist()
+            self.elements += names.tolist()
             if len(values):
                 at = np.searchsorted(values, numbers[fresh])
                 self._sorted = np.insert(values, at, numbers[fresh]), np.insert(codes, at, found[fresh])
@@ -184,7 +203,7 @@ class Domain:
 
     def _number_table(self) -> tuple[Codes, Codes]:
         if self._sorted is None:
-            values = np.array(self._names, np.int64)
+            values = np.array(self.elements, np.int64)
             order = np.argsort(values)
             self._sorted = values[order], order
         return self._sorted
@@ -193,8 +212,8 @@ class Domain:
         known = self._known()
         fresh = [n for n in dict.fromkeys(names) if n not in known]
         if fresh:
-            known.update(zip(fresh, count(len(self._names)), strict=False))
-            self._names += fresh
+            known.update(zip(fresh, count(len(self.elements)), strict=False))
+            self.elements += fresh
             self._sorted = None
             self._whole = self._whole and not any(isinstance(n, str) or abs(n) >= 2**63 for n in fresh)
         return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
@@ -202,19 +221,29 @@ class Domain:
     def _known(self) -> dict[Name, int]:
         """Return the codes by name."""
         start = len(self._codes)
-        if start < len(self._names):
-            self._codes.update(zip(self._names[start:], count(start), strict=False))
+        if start < len(self.elements):
+            self._codes.update(zip(self.elements[start:], count(start), strict=False))
         return self._codes
 
     def code(self, name: Name) -> int | None:
         """Return the code of a name, None where it is not in the domain."""
         if self.numbers:
-            return name if isinstance(name, int) and 0 <= name < self._size else None
-        if self._whole and isinstance(name, int) and abs(name) < 2**63:
+            return name if isinstance(name, int) and name >= 0 and (self.axis is None or name < self.axis) else None
+        if self._whole and len(self) > MANY and isinstance(name, int) and abs(name) < 2**63:
             values, codes = self._number_table()
             place = int(np.searchsorted(values, name))
             return int(codes[place]) if place < len(values) and values[place] == name else None
         return self._known().get(name)
+
+    def element(self, code: int) -> Name:
+        """Return the element of a code: its name, or the number itself."""
+        return code if self.numbers or code >= len(self.elements) else self.elements[code]
+
+    def values(self) -> list[int] | None:
+        """Return the whole number of each code; None where the elements are names."""
+        if self.numbers:
+            return None if self.axis is None else list(range(self.axis))
+        return [int(n) for n in self.elements] if self.kind == "integers" else None
 
     def codes(self, column: Column) -> Codes:
         """Return the code of each value of a column, -1 where the domain does not have it; nothing is added.
@@ -223,7 +252,7 @@ class Domain:
         [1, -1]
         """
         if self.numbers and column.names is None:
-            return np.where((column.codes >= 0) & (column.codes < self._size), column.codes, -1)
+            return np.where((column.codes >= 0) & (column.codes < len(self)), column.codes, -1)
         if column.names is None:
             names, values = np.unique(column.codes, return_inverse=True)
         else:
@@ -234,17 +263,17 @@ class Domain:
     def names(self, codes: Any = None) -> list[Name]:
         """Return the names of codes, or of all elements; an element without a name is its number."""
         if self.numbers:
-            return list(range(self._size)) if codes is None else np.asarray(codes, np.int64).tolist()
+            return list(range(len(self))) if codes is None else np.asarray(codes, np.int64).tolist()
         if codes is None:
-            return list(self._names)
-        listed, known = np.asarray(codes, np.int64), len(self._names)
+            return list(self.elements)
+        listed, known = np.asarray(codes, np.int64), len(self.elements)
         if listed.size and listed.max() >= known:  # an array along the index has more elements than there are names
-            return [self._names[c] if c < known else c for c in listed.tolist()]
+            return [self.elements[c] if c < known else c for c in listed.tolist()]
         if self._array is None or len(self._array) < known:
             if len(listed) < known // FEW:  # not worth an array of all names
-                return [self._names[c] for c in listed.tolist()]
+                return [self.elements[c] for c in listed.tolist()]
             self._array = np.empty(known, object)
-            self._array[:] = self._names
+            self._array[:] = self.elements
         return list(self._array[listed].tolist())
 
     def __iter__(self) -> Any:
@@ -255,6 +284,6 @@ class Domain:
 
     def __repr__(self) -> str:
         if self.numbers:
-            return f"Domain(numbers 0 to {self._size - 1:,})" if self._size else "Domain()"
-        shown = ", ".join(map(str, self._names[:4])) + (", ..." if len(self._names) > 4 else "")
+            return f"Domain(numbers 0 to {len(self) - 1:,})" if len(self) else "Domain()"
+        shown = ", ".join(map(str, self.elements[:4])) + (", ..." if len(self.elements) > 4 else "")
         return f"Domain({len(self):,}: {shown})"

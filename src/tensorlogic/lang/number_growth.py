@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ..errors import GraphError
 from . import syntax as s
 from .declarations import Statement
-from .domain_inference import DomainInfo, DomainKey, integers
+from .domain_inference import DomainKey, integers
+from .domains import Domain
 from .strata import Component, body_of, calculated, variables_of_atoms
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
@@ -31,7 +32,7 @@ class Derived(NamedTuple):
 
 def grow(
     parts: Sequence[Component],
-    domains: dict[DomainKey, DomainInfo],
+    domains: dict[DomainKey, Domain],
     key_of: KeyOf,
     scalars: Mapping[str, int | float],
     fixed: Collection[DomainKey],
@@ -74,17 +75,17 @@ def grow(
     return frozenset(grown)
 
 
-def _reach(info: DomainInfo) -> Bounds:
+def _reach(info: Domain) -> Bounds:
     """Return the least and the greatest number of a domain."""
-    if info.kind == "integers" and info.names:
-        return min(map(int, info.names)), max(map(int, info.names))
+    if info.kind == "integers" and info.elements:
+        return min(map(int, info.elements)), max(map(int, info.elements))
     return (0, math.inf) if info.size is None else (0, info.size - 1)
 
 
-def _widened(d: Derived, first: int, last: int) -> DomainInfo:
+def _widened(d: Derived, first: int, last: int) -> Domain:
     """Return a domain that holds the numbers from one to another."""
     if first >= 0:
-        return DomainInfo("range", (), last + 1)
+        return Domain(size=last + 1)
     try:
         return integers(first, last)
     except GraphError as error:

@@ -17,7 +17,7 @@ from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
 from ..lang.analysis import Analysis
 from ..lang.datalog import plain
-from ..lang.domain_inference import DomainInfo
+from ..lang.domains import Domain
 from ..lang.format import text_of
 from ..lang.functions import ONE, SEVERAL
 from ..runtime.executor import Executor
@@ -57,7 +57,7 @@ class Clause:
         self.number, self.statement, self.analysis = number, statement, analysis
         self.name = rule.name
         self.names: list[str] = []  # of the variables
-        self.domains: list[DomainInfo] = []
+        self.domains: list[Domain] = []
         self._rule_domains = rule.domains
         self.head = tuple(self._variable(v) for v in rule.output)
         own = {id(p) for p in s.walk(statement)}
@@ -93,7 +93,7 @@ class Clause:
         used = frozenset(v for kind, v in terms if kind == "variable")
         return Literal(part, "not" if isinstance(part, s.Not) else "atom", atom.name, tuple(terms), used)
 
-    def code(self, constant: s.Constant, domain: DomainInfo) -> int | None:
+    def code(self, constant: s.Constant, domain: Domain) -> int | None:
         """Return the code of a constant; the name of a scalar stands for its value."""
         return domain.code(self.analysis.constant_value(constant))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -299,10 +298,8 @@ def score(program: Program, evaluation: Evaluation, name: str, row: Codes) -> fl
         value = value.arguments[0]
     equation = s.Equation(s.Tensor("@score", own[0].head.places), "=", value, at=own[0].at)
     other = program.with_statement(equation)
-    names: Mapping[int, Any] = dict(
-        enumerate(d.names([c])[0] for d, c in zip(model.place_domains(name), row, strict=True))
-    )
-    codes = [d.code(names[n]) for n, d in enumerate(other.model.place_domains("@score"))]
+    places = zip(model.place_domains(name), row, other.model.place_domains("@score"), strict=True)
+    codes = [theirs.code(own.element(code)) for own, code, theirs in places]
     if None in codes:
         return None
     return float(np.asarray(other.value("@score"))[tuple(codes)])

@@ -188,7 +188,7 @@ def _fits(atom: s.Tensor, row: Codes) -> bool:
 def _unknown_names(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> tuple[str, ...]:
     """Say which names of an atom stand nowhere in the program, and which numbers lie beyond the end of an axis."""
     found = []
-    domains = words.model.analysis.domains.values()
+    domains = words.model.domains.values()
     for n, (p, code) in enumerate(zip(atom.places, codes, strict=True)):
         if code != -1 or not isinstance(p.index, s.Constant):
             continue
@@ -198,7 +198,7 @@ def _unknown_names(atom: s.Tensor, codes: Sequence[int | None], words: Words) ->
                 f"{value!r} is no element of place {n + 1} of {atom.name}: its {info.size} elements count from 0"
             )
         elif all(other.code(value) is None for other in domains):
-            known = list(dict.fromkeys(str(name) for name in info.names[:10_000]))
+            known = list(dict.fromkeys(str(name) for name in info.elements[:10_000]))
             hints = nearest(value, known) if known else []
             close = f"; {hints[0]}" if hints and hints[0].startswith("did you mean") else ""
             found.append(f"{value!r} is no name that the program knows{close}")

@@ -13,7 +13,7 @@ from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.tensor import Tensor
 from ..lang import syntax as s
-from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTensor, analyse
+from ..lang.analysis import Analysis, Component, DomainKey, GivenTensor, analyse
 from ..lang.data import Table
 from ..lang.datalog import lower_component as lower_rules
 from ..lang.declarations import mentions
@@ -22,7 +22,6 @@ from ..lang.domains import Column, Domain, Name
 from .facts import Block, FactStore
 
 Function = Callable[..., Any]
-RANGE = "range"  # the kind of a domain whose elements are their own codes
 
 
 class Model:
@@ -41,7 +40,7 @@ class Model:
         self._settle_empty()
         self._drop_samples(facts.samples())
         self._put_in_order(order or {})
-        self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
+        self.domains = self.analysis.domains
         self.readers = _Reads(self.analysis)
         self.graphs: dict[object, EinsumGraph] = {}
         self.sizes = 0  # how often domains have grown
@@ -58,7 +57,7 @@ class Model:
         numeric = {key for t in tensors.values() if not t.boolean for key in t.places}
         empty = [key for key, info in self.analysis.domains.items() if info.size is None and key not in numeric]
         for key in empty:
-            self.analysis.domains[key] = DomainInfo("names", ())
+            self.analysis.domains[key] = Domain([])
         if empty:
             self.analysis.solve(self.given)
 
@@ -67,9 +66,8 @@ class Model:
         for (name, place), names in order.items():
             if name in self.analysis.tensors and place < self.analysis.tensors[name].arity:
                 info = self.analysis.place(name, place)
-                if info.kind != RANGE:
-                    info.names[:] = dict.fromkeys([*names, *info.names])
-                    info._codes = {}
+                if not info.numbers:
+                    info.set_elements(dict.fromkeys([*names, *info.elements]))
 
     def _drop_samples(self, samples: set[Name]) -> None:
         """Take the names that stood for those of large tables out again; all of them are added, in order, with the tables."""
@@ -82,22 +80,20 @@ class Model:
             else:
                 said.update(getattr(p, "value", getattr(p, "name", None)) for p in s.walk(statement) if _is_word(p))
         for info in self.analysis.domains.values():
-            if info.kind != RANGE:
-                info.names[:] = [n for n in info.names if n in said or n not in samples]
-                info._codes = {}
+            if not info.numbers:
+                info.set_elements([n for n in info.elements if n in said or n not in samples])
 
     def _check_sizes(self) -> None:
         """Refuse an array that has fewer places along an index than the index has names."""
         for (name, place), info in self.analysis.domains.items():
-            if info.kind != RANGE and info._size is not None and len(info.names) > info._size:
-                message = f"an index has {len(info.names):,} elements but is {info._size:,} in an array that is given"
+            if not info.numbers and info.axis is not None and len(info) > info.axis:
+                message = f"an index has {len(info):,} elements but is {info.axis:,} in an array that is given"
                 hint = f"give an array with a row for each of program.names({name!r}, {place})"
                 raise InputError(message, hint, code="E676")
 
     def order(self) -> dict[tuple[str, int], list[Name]]:
         """Return the names of every domain that has some, by the first place that has it."""
-        infos = self.analysis.domains
-        return {key: list(info.names) for key, info in infos.items() if info.kind != RANGE and info.names}
+        return {key: list(d.elements) for key, d in self.domains.items() if d.elements}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that a tensor has now."""
@@ -107,29 +103,25 @@ class Model:
         """Return the domain of each place of a tensor."""
         return [self.domains[key] for key in self.analysis.tensors[name].places]
 
-    def info(self, name: str, place: int) -> DomainInfo:
-        """Return what the analysis knows of the domain of a place."""
-        return self.analysis.place(name, place)
-
     def takes(self, name: str, table: Table) -> bool:
         """Tell whether facts can be added to this model; else another one must be made."""
         tensor = self.analysis.tensors.get(name)
         if tensor is None or tensor.arity != table.arity:
             return False
         for place, column in enumerate(table.columns):
-            info = self.info(name, place)
+            info = self.analysis.place(name, place)
             if not len(column) and table.sizes is None:
                 continue
             if tensor.places[place] in self.analysis.grown:
                 return False  # rules derive numbers from these, so the domain may have to grow
-            if info.kind != RANGE and not info.names:
+            if not info.numbers and not info.elements:
                 return False  # its first names say what kind of a domain it is
-            if info.kind == RANGE:
+            if info.numbers:
                 if column.names is not None or table.sizes is not None:
                     return False
                 if column.codes.min() < 0 or column.codes.max() >= (info.size or 0):
                     return False
-            elif info._size is not None or (info.kind == "integers" and column.names is not None):
+            elif info.axis is not None or (info.kind == "integers" and column.names is not None):
                 return False
         return True
 
@@ -149,9 +141,9 @@ class Model:
         found = []
         sizes = [len(d) for d in self.domains.values()]
         for place, column in enumerate(block.table.columns):
-            info, domain = self.info(name, place), self.place_domains(name)[place]
-            if info.kind == RANGE:
-                self._check_range(name, place, block, info)
+            domain = self.analysis.place(name, place)
+            if domain.numbers:
+                self._check_range(name, place, block, domain)
                 found.append(column.codes)
             else:
                 if block.table.sizes is not None and column.names is None:  # all places of an array's axis are elements
@@ -163,7 +155,7 @@ class Model:
             self.analysis.solve(self.given)
         return found
 
-    def _check_range(self, name: str, place: int, block: Block, info: DomainInfo) -> None:
+    def _check_range(self, name: str, place: int, block: Block, info: Domain) -> None:
         column, size = block.table.columns[place], info.size or 0
         if column.names is not None and len(column):
             raise unknown_constant(name, place, column.values()[0], info).at(block.location(0))
@@ -267,11 +259,6 @@ class _Reads:
 
 def _is_word(part: s.Part) -> bool:
     return isinstance(part, s.Constant | s.Number | s.Text | s.Tensor)
-
-
-def domain_of(info: DomainInfo) -> Domain:
-    """Return the domain that a description stands for; it grows together with it."""
-    return Domain(size=info.size or 0) if info.kind == RANGE else Domain(info.names)
 
 
 def empty(shape: Sequence[int]) -> SparseTensor:

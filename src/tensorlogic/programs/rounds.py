@@ -184,8 +184,7 @@ def _asked(prover: Prover, goal: Atom) -> dict[str, SparseTensor]:
     """Return the demands of a goal, for the relations that it does not need in full: which values are asked for in which places."""
     model = prover.model
     names = [n for n in _below(prover, [goal[0]]) if prover.derived(n)]
-    places = model.analysis.tensors[goal[0]].places
-    constants = [model.analysis.domains[key].element(code) for key, code in zip(places, goal[1], strict=True)]
+    constants = [d.element(code) for d, code in zip(model.place_domains(goal[0]), goal[1], strict=True)]
     atom = s.Tensor(goal[0], tuple(s.Place(s.Constant(c, quoted=True)) for c in constants), True)
     rules = [c.as_rule() for n in names for c in prover.clauses[n]]
     found = demanded(rules, [atom], [n for n in names if prover.facts(n).tensor.count], as_written=True)

@@ -11,7 +11,6 @@ from ..diagnostics import SourceLocation
 from ..errors import InputError
 from ..lang import syntax as s
 from ..lang.data_files import row_lines
-from ..lang.domain_inference import DomainInfo
 from ..lang.format import constant, text_of
 from .ask import check_atom, code_of
 from .clauses import Bindings, Clause, Codes, Literal
@@ -92,17 +91,13 @@ class Words:
         self.program, self.prover = program, prover
         self.model = prover.model
         self._places: dict[str, tuple[Any, Any, Any]] = {}
-        self._domains: dict[str, list[DomainInfo]] = {}
         self._texts: dict[int, str] = {}
         self._lines: dict[str, list[int]] = {}  # by file: the line of each of its rows
 
     def names(self, relation: str, row: Sequence[int | None]) -> tuple[Any, ...]:
         """Return the names of codes, "_" where there is none."""
-        places = self._domains.get(relation)
-        if places is None:
-            keys = self.model.analysis.tensors[relation].places
-            places = self._domains[relation] = [self.model.analysis.domains[key] for key in keys]
-        return tuple("_" if c is None else d.element(c) for d, c in zip(places, row, strict=True))
+        domains = self.model.place_domains(relation)
+        return tuple("_" if c is None else d.element(c) for d, c in zip(domains, row, strict=True))
 
     def atom(self, relation: str, row: Sequence[int | None], others: Sequence[str] | None = None) -> str:
         """Return an atom as text; ``others`` stand where there is no code."""
