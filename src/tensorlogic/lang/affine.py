@@ -69,9 +69,8 @@ def affine(index: s.Index, scalars: Mapping[str, int | float]) -> Affine:
                 return Affine(tuple((n, f * by) for n, f in of.terms if f * by), of.constant * by)
             if operator == "/" and not b.terms and b.divisor == 1:
                 if b.constant < 1:
-                    raise GraphError(
-                        f"an index is divided by {b.constant}", "divide by 1 or more", code="E670", location=index.at
-                    )
+                    message = f"an index is divided by {b.constant}"
+                    raise GraphError(message, "divide by 1 or more", code="E670", location=index.at)
                 if not a.terms:
                     return Affine((), a.constant // a.divisor // b.constant)
                 return Affine(a.terms, a.constant, a.divisor * b.constant)
@@ -88,7 +87,6 @@ def whole(constant: s.Constant, scalars: Mapping[str, int | float]) -> int:
         value = int(value)
     if not isinstance(value, int):
         hint = f"define it: {value} = 3" if isinstance(value, str) and not constant.quoted else "write a whole number"
-        raise GraphError(
-            f"{value!r} is no whole number, so it cannot be calculated with", hint, code="E671", location=constant.at
-        )
+        message = f"{value!r} is no whole number, so it cannot be calculated with"
+        raise GraphError(message, hint, code="E671", location=constant.at)
     return value

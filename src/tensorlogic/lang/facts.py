@@ -193,14 +193,11 @@ class FactReader:
 
     def _groups(self, names: Sequence[str], places: Sequence[str]) -> list[_Group]:
         """Return the facts of each relation and arity: which they are, and the words of each place."""
-        members: dict[str, Sequence[int]] = {}
         if len(set(names)) == 1:
-            members[names[0]] = range(len(names))
-        else:
-            grouped: dict[str, list[int]] = {}
-            for n, name in enumerate(names):
-                grouped.setdefault(name, []).append(n)
-            members.update(grouped)
+            return self._by_arity(names[0], range(len(names)), places)
+        members: dict[str, list[int]] = {}
+        for n, name in enumerate(names):
+            members.setdefault(name, []).append(n)
         groups = [g for name, chosen in members.items() for g in self._by_arity(name, chosen, places)]
         return sorted(groups, key=lambda group: group[1][0])  # by their first facts
 

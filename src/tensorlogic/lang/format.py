@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from . import syntax as s
 from .expr import NAME
@@ -13,6 +14,7 @@ from .tokens import FUNCTIONS, TL, Source, Token, is_name, plain_text, statement
 _SUM, _TERM, _CHAIN, _FACTOR, _ATOM = range(1, 6)
 
 _Piece = str | tuple[s.Part, int]
+P = TypeVar("P")
 
 
 def is_variable(name: str) -> bool:
@@ -31,15 +33,23 @@ def text_of(part: s.Part) -> str:
     >>> text_of(s.Rule(s.Tensor("Child", (y, x), True), (s.Tensor("Parent", (x, y), True),)))
     'Child(y, x) <- Parent(x, y)'
     """
-    written: list[str] = []
-    waiting: list[_Piece] = [(part, 0)]
-    while waiting:
-        piece = waiting.pop()
+    return written(part, _pieces)
+
+
+def written(part: P, pieces: Callable[[P, int], Sequence[str | tuple[P, int]]]) -> str:
+    """Write something nested from left to right, however deep it is.
+
+    ``pieces`` gives what a part consists of: text, and smaller parts with how tightly each of them must bind.
+    """
+    texts: list[str] = []
+    pending: list[str | tuple[P, int]] = [(part, 0)]
+    while pending:
+        piece = pending.pop()
         if isinstance(piece, str):
-            written.append(piece)
+            texts.append(piece)
         else:
-            waiting.extend(reversed(_pieces(*piece)))
-    return "".join(written)
+            pending.extend(reversed(pieces(*piece)))
+    return "".join(texts)
 
 
 def _binds(part: s.Part) -> int:

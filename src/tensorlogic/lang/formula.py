@@ -81,7 +81,7 @@ class Formulas:
     def __init__(self, domains: DomainTable, warn: Callable[[str, SourceLocation | None], None]) -> None:
         self.domains = domains
         self.warn = warn
-        self._made: dict[Any, Formula] = {}
+        self._formulas: dict[Any, Formula] = {}
         self._uses: dict[int, int] = {}  # how many formulas each one is a part of
         self._negated: dict[tuple[int, bool], Formula] = {}
         self._readings: dict[Any, Formula] = {}
@@ -100,9 +100,9 @@ class Formulas:
     ) -> Formula:
         """Return the formula with these parts."""
         key = (kind, tuple(map(id, args)), name, over, repr(value))
-        found = self._made.get(key)
+        found = self._formulas.get(key)
         if found is None:
-            found = self._made[key] = Formula(kind, args, name, over, value)
+            found = self._formulas[key] = Formula(kind, args, name, over, value)
             found.location = location
             for a in args:
                 self._uses[id(a)] = self._uses.get(id(a), 0) + 1

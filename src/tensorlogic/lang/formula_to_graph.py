@@ -155,8 +155,7 @@ class Emitter:
         signature = [self._place_domain(f, i, place) for i, place in enumerate(f.over)]
         shape = [self.context.size(d) for d in signature]
         try:
-            tensor = self._source(f.name, shape)
-            tensor, axes = self._indexed(tensor, f, signature)
+            tensor, axes = self._indexed(self._source(f.name, shape), f, signature)
         except TensorLogicError as error:
             raise error.at(f.location) from None
         return self._truth(Value(tensor, axes))
@@ -173,10 +172,8 @@ class Emitter:
             tensor = self.sources[name] = self.b.input(name, shape)
             return tensor
         (tensor,) = self.b.inline(self.context.graphs[name]).values()
-        if tensor.shape is not None and (
-            len(tensor.shape) != len(shape)
-            or any(isinstance(d, int) and d != n for d, n in zip(tensor.shape, shape, strict=True))
-        ):
+        sizes = tensor.shape if tensor.shape is not None else shape
+        if len(sizes) != len(shape) or any(isinstance(d, int) and d != n for d, n in zip(sizes, shape, strict=True)):
             message = f"the graph of predicate {name!r} has output {tensor.shape}, but its domains make it {shape}"
             raise ShapeError(message, code="E614")
         self.sources[name] = tensor
@@ -222,8 +219,11 @@ class Emitter:
         if f.kind in FUNCTIONS:
             return Value(getattr(self.b, f.kind)(parts[0].tensor), parts[0].axes)
         assert f.kind in ARITHMETIC + COMPARISONS, f.kind
-        result = self._combined(lambda b, x, y: getattr(b, f.kind)(x, y), parts[0], parts[1])
+        result = self._arithmetic_of(f.kind, parts[0], parts[1])
         return result if f.kind in ARITHMETIC else self._truth(result)
+
+    def _arithmetic_of(self, kind: str, a: Value, b: Value) -> Value:
+        return self._combined(getattr(GraphBuilder, kind), a, b)
 
     def _choice(self, f: Formula) -> Steps:
         condition, then, otherwise = yield self._tensors_of(f.args)
@@ -231,11 +231,9 @@ class Emitter:
             axes = tuple(dict.fromkeys((*condition.axes, *then.axes, *otherwise.axes)))
             parts = [self._aligned(v, axes) for v in (condition, then, otherwise)]
             return Value(self.b.where(*parts), axes)
-        times = lambda b, x, y: b.multiply(x, y)  # noqa: E731
         other = Value(self.s.not_(self.b, condition.tensor), condition.axes)
-        return self._combined(
-            lambda b, x, y: b.add(x, y), self._combined(times, condition, then), self._combined(times, other, otherwise)
-        )
+        one, two = (self._arithmetic_of("multiply", *pair) for pair in ((condition, then), (other, otherwise)))
+        return self._arithmetic_of("add", one, two)
 
     # quantifiers
 

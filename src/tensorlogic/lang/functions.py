@@ -15,48 +15,37 @@ from .indexing import Value, aligned, tensor_of, with_axes
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Indices
 
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return the function that the builder has under a name."""
+    return lambda b, *arguments: getattr(b, name)(*arguments)
+
+
+_SAME = "step sigmoid relu gelu silu softplus exp log log1p sqrt square sin cos tan tanh erf sign floor ceil".split()
 ONE: dict[str, Callable[[GraphBuilder, Any], Any]] = {  # element by element
-    "step": lambda b, x: b.step(x),
-    "sig": lambda b, x: b.sigmoid(x),
-    "sigmoid": lambda b, x: b.sigmoid(x),
-    "relu": lambda b, x: b.relu(x),
-    "gelu": lambda b, x: b.gelu(x),
-    "silu": lambda b, x: b.silu(x),
-    "softplus": lambda b, x: b.softplus(x),
-    "exp": lambda b, x: b.exp(x),
-    "log": lambda b, x: b.log(x),
-    "log1p": lambda b, x: b.log1p(x),
-    "sqrt": lambda b, x: b.sqrt(x),
+    **{name: _method(name) for name in _SAME},
+    "sig": _method("sigmoid"),
+    "abs": _method("absolute"),
+    "round": _method("rint"),
     "rsqrt": lambda b, x: b.divide(1.0, b.sqrt(x)),
-    "square": lambda b, x: b.square(x),
-    "sin": lambda b, x: b.sin(x),
-    "cos": lambda b, x: b.cos(x),
-    "tan": lambda b, x: b.tan(x),
-    "tanh": lambda b, x: b.tanh(x),
-    "erf": lambda b, x: b.erf(x),
-    "abs": lambda b, x: b.absolute(x),
-    "sign": lambda b, x: b.sign(x),
-    "floor": lambda b, x: b.floor(x),
-    "ceil": lambda b, x: b.ceil(x),
-    "round": lambda b, x: b.rint(x),
 }
 ALONG: dict[str, Callable[[GraphBuilder, Any, Any], Any]] = {  # along the dotted index
-    "softmax": lambda b, x, axis: b.softmax(x, axis),
+    "softmax": _method("softmax"),
     "lnorm": lambda b, x, axis: b.layer_norm(x, axis=axis),
     "rmsnorm": lambda b, x, axis: b.rms_norm(x, axis=axis),
 }
 OVER: dict[str, Callable[[GraphBuilder, Any, Any], Any]] = {  # over the indices that are left over
-    "max": lambda b, x, axis: b.max(x, axis),
-    "min": lambda b, x, axis: b.min(x, axis),
-    "avg": lambda b, x, axis: b.mean(x, axis),
-    "mean": lambda b, x, axis: b.mean(x, axis),
-    "sum": lambda b, x, axis: b.sum(x, axis),
+    "max": _method("max"),
+    "min": _method("min"),
+    "avg": _method("mean"),
+    "mean": _method("mean"),
+    "sum": _method("sum"),
     "count": lambda b, x, axis: b.sum(b.cast(b.not_equal(x, 0), "int64"), axis),
 }
 SEVERAL: dict[str, tuple[int, Callable[..., Any]]] = {  # of several arguments, element by element
-    "mod": (2, lambda b, x, y: b.remainder(x, y)),
-    "clip": (3, lambda b, x, low, high: b.clip(x, low, high)),
-    "where": (3, lambda b, c, x, y: b.where(c, x, y)),
+    "mod": (2, _method("remainder")),
+    "clip": (3, _method("clip")),
+    "where": (3, _method("where")),
 }
 NAMES = frozenset({*ONE, *ALONG, *OVER, *SEVERAL, "concat"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ def _parser() -> Lark:
     from lark import Lark  # when a program is read, not when the package starts
     from lark.lexer import Lexer
 
-    class Given(Lexer):
+    class NoLexer(Lexer):
         """Stands where lark expects a lexer: the tokens are cut beforehand, statement by statement."""
 
         def __init__(self, conf: object) -> None:
@@ -125,7 +125,7 @@ def _parser() -> Lark:
         def lex(self, lexer_state: object, parser_state: object) -> Iterator[Any]:
             return iter(())
 
-    return Lark(GRAMMAR, parser="lalr", lexer=Given, transformer=Tree())
+    return Lark(GRAMMAR, parser="lalr", lexer=NoLexer, transformer=Tree())
 
 
 def _statement(source: Source, tokens: list[Token]) -> Statement | Tensor:
@@ -133,14 +133,12 @@ def _statement(source: Source, tokens: list[Token]) -> Statement | Tensor:
     from lark import UnexpectedToken
 
     if len(tokens) > MAX_WORDS:
+        message = f"a statement of {len(tokens):,} words is too long: up to {MAX_WORDS:,} are read"
         hint = 'give numbers from a file, X[i,j] = "x.npy", or from Python: program.bind(X=array)'
-        source.fail(
-            tokens[0], "E661", f"a statement of {len(tokens):,} words is too long: up to {MAX_WORDS:,} are read", hint
-        )
+        source.fail(tokens[0], "E661", message, hint)
     parser: Any = _parser().parse_interactive()
     _name_blanks(tokens)
     token = tokens[-1]
-    refused: Refused | None = None
     try:
         for token in tokens:
             parser.feed_token(token)
@@ -150,12 +148,10 @@ def _statement(source: Source, tokens: list[Token]) -> Statement | Tensor:
             _check_depth(statement)
         return statement
     except UnexpectedToken:
-        pass
-    except Refused as found:
-        refused = found
-    if refused is None:
-        unexpected(source, tokens, token, parser.accepts())
-    source.fail(refused.at, refused.code, refused.message, *refused.hints)
+        fail = partial(unexpected, source, tokens, token, parser.accepts())
+    except Refused as refused:
+        fail = partial(source.fail, refused.at, refused.code, refused.message, *refused.hints)
+    fail()
 
 
 def _name_blanks(tokens: list[Token]) -> None:
@@ -173,11 +169,6 @@ def _check_depth(statement: Part) -> None:
     while waiting:
         part, depth = waiting.pop()
         if depth > MAX_NESTING:
-            message = f"an expression is nested more than {MAX_NESTING} deep"
-            refuse(
-                statement,
-                "E649",
-                message,
-                "give parts of it names of their own; right sides of one left side are added",
-            )
+            hint = "give parts of it names of their own; right sides of one left side are added"
+            refuse(statement, "E649", f"an expression is nested more than {MAX_NESTING} deep", hint)
         waiting += [(child, depth + 1) for child in children(part)]

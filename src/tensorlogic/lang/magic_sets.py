@@ -128,7 +128,7 @@ class _Rewriting:
         self.read_facts: set[str] = set()
         self.waiting: deque[tuple[str, str]] = deque()
         self.copies: set[tuple[str, str]] = set()
-        self.made: list[Rule] = []
+        self.new_rules: list[Rule] = []
 
     def run(self, query: Rule, constants: tuple[Constant, ...], heads: tuple[str, ...]) -> Demand | None:
         adornment = "b" * len(constants) + "f" * len(heads)
@@ -145,7 +145,7 @@ class _Rewriting:
         if not self.copies:  # no derived relation is asked for by value
             return None
         answer = _copy(name, adornment)
-        rules = tuple(dict.fromkeys(self.made))
+        rules = tuple(dict.fromkeys(self.new_rules))
         full, read = frozenset(self.full), frozenset(self.read_facts)
         return Demand(rules, answer, _demand(name, adornment), constants, heads, full, read)
 
@@ -181,7 +181,7 @@ class _Rewriting:
         head = Tensor(name=_copy(rule.head.name, adornment), places=rule.head.places, boolean=True, at=rule.head.at)
         if not self.as_written and any(_asks_the_same(head, literal, adornment) for literal in done):
             del done[0]  # a tuple of the copy is there only where it was asked for
-        self.made.append(Rule(head=head, body=tuple(done), at=rule.at))
+        self.new_rules.append(Rule(head=head, body=tuple(done), at=rule.at))
 
     def copied(self, atom: Tensor, known: set[str], before: list[Expression]) -> Tensor:
         """Return the atom of the copy that an atom asks for, and note the demand for it."""
@@ -197,7 +197,7 @@ class _Rewriting:
         )
         if [request] != before:  # what is asked for is asked for already
             needed = _needed(before, set(variables(request)))
-            self.made.append(Rule(head=request, body=tuple(needed), at=atom.at))
+            self.new_rules.append(Rule(head=request, body=tuple(needed), at=atom.at))
         return Tensor(name=_copy(atom.name, adornment), places=atom.places, boolean=True, at=atom.at)
 
     def copy_facts(self, relation: str, adornment: str) -> None:
@@ -206,7 +206,7 @@ class _Rewriting:
         places = [Place(index=Variable(name=f"@{n}")) for n in range(len(adornment))]
         bound_places = [p for p, a in zip(places, adornment, strict=True) if a == "b"]
         body = (_atom(_demand(relation, adornment), bound_places), _atom(facts_name(relation), places))
-        self.made.append(Rule(head=_atom(_copy(relation, adornment), places), body=body))
+        self.new_rules.append(Rule(head=_atom(_copy(relation, adornment), places), body=body))
 
     def use_in_full(self, name: str) -> None:
         if name in self.rules or name in self.whole:

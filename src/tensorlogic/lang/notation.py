@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from .expr import COMPARISONS, NAME, Term, TLExpr
+from .format import quote, written
 
 # what binds tighter stands higher
 BINDS = {
@@ -62,19 +62,12 @@ _ESCAPED = str.maketrans(
 
 def write(root: TLExpr, style: Style) -> str:
     """Write an expression with as few parentheses as reading it back allows."""
-    pieces: list[str] = []
-    pending: list[str | tuple[TLExpr, int]] = [(root, 0)]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            pieces.append(item)
-            continue
-        expr, needed = item
+
+    def pieces(expr: TLExpr, needed: int) -> list[str | tuple[TLExpr, int]]:
         parts = _parts(expr, style)
-        if _binds(expr) < needed:
-            parts = ["(", *parts, ")"]
-        pending.extend(reversed(parts))
-    return "".join(pieces)
+        return parts if _binds(expr) >= needed else ["(", *parts, ")"]
+
+    return written(root, pieces)
 
 
 def _binds(expr: TLExpr) -> int:
@@ -126,7 +119,7 @@ def _word(name: str, style: Style, reserved: frozenset[str]) -> str:
     plain = NAME.fullmatch(name) is not None
     if style.latex:
         return (r"\mathrm" if plain else r"\text") + f"{{{name.translate(_ESCAPED)}}}"
-    return name if plain and name not in reserved else _quoted(name)
+    return name if plain and name not in reserved else quote(name)
 
 
 def _equation(expr: TLExpr, style: Style, kind: str) -> str:
@@ -143,9 +136,5 @@ def _term(t: Term, style: Style) -> str:
         if style.latex:
             return t.name.translate(_ESCAPED)
         return t.name if plain and not capital and t.name not in WORDS else f"?{t.name}"
-    text = t.name if plain and capital else _quoted(t.name)
+    text = t.name if plain and capital else quote(t.name)
     return rf"\text{{{text.translate(_ESCAPED)}}}" if style.latex else text
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -306,9 +306,8 @@ class _Reader:
             return self._close(token)
         kind = _SYMBOLS.get(token.text) if token.kind == "symbol" else token.text if token.kind == "word" else None
         if token.text in ("<-", ":-", "←"):
-            self.fail(
-                token.at, "this is a rule, not an expression", "tl.Rule(text) makes it; tl.compile takes it as it is"
-            )
+            hint = "tl.Rule(text) makes it; tl.compile takes it as it is"
+            self.fail(token.at, "this is a rule, not an expression", hint)
         if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
             near = nearest(token.text, ["and", "or", "xor"])
             self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])
