@@ -29,13 +29,8 @@ Bindings = tuple[int | None, ...]  # a code for each variable of a clause; None 
 Pattern = tuple[int, ...]  # the places of a relation that are known
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
 
 
 class Literal(NamedTuple):
@@ -108,29 +103,21 @@ class Clause:
         return tuple(places), tuple(codes)
 
     def bound(self, literal: Literal, bindings: Bindings, row: Codes) -> Bindings | None:
-        """Return the bindings with what a tuple of an atom says; None where it does not fit."""
-        return fitted(literal.terms, bindings, row)
+        """Return the bindings with what a tuple of an atom says; None where a constant or a variable says otherwise."""
+        found = list(bindings)
+        for (kind, value), code in zip(literal.terms, row, strict=True):
+            if kind == "variable" and found[value] is None:
+                found[value] = code
+            elif code != (value if kind == "code" else found[value]):
+                return None
+        return tuple(found)
 
-    def unified(self, row: Sequence[int | None]) -> Bindings | None:
+    def unified(self, row: Sequence[int | None]) -> Bindings:
         """Return the bindings that a tuple of the head says; None in a place leaves it open."""
         found: list[int | None] = [None] * len(self.names)
         for variable, code in zip(self.head, row, strict=True):
             found[variable] = code
         return tuple(found)
-
-
-def fitted(terms: tuple[tuple[str, int], ...], bindings: Bindings, row: Codes) -> Bindings | None:
-    """Return bindings extended by a tuple; None where a constant or a variable says otherwise."""
-    found = list(bindings)
-    for (kind, value), code in zip(terms, row, strict=True):
-        if kind == "code":
-            if value != code:
-                return None
-        elif found[value] is None:
-            found[value] = code
-        elif found[value] != code:
-            return None
-    return tuple(found)
 
 
 class Values:

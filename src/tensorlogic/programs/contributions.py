@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,6 +43,7 @@ class Contribution(msgspec.Struct, frozen=True):
     contribution: float
 
 
+@dataclass(eq=False, repr=False)
 class Account:
     """How an element of a tensor of numbers comes about: ``value``, ``equations`` and ``contributions``, the largest first.
 
@@ -59,17 +61,12 @@ class Account:
     X[0]         5         3            15
     """
 
-    def __init__(
-        self,
-        atom: str,
-        value: float,
-        equations: tuple[tuple[str, SourceLocation | None], ...],
-        contributions: tuple[Contribution, ...],
-        notes: tuple[str, ...] = (),
-        group: tuple[str, ...] = (),
-    ) -> None:
-        self.atom, self.value, self.equations = atom, value, equations
-        self.contributions, self.notes, self.group = contributions, notes, group
+    atom: str
+    value: float
+    equations: tuple[tuple[str, SourceLocation | None], ...]
+    contributions: tuple[Contribution, ...]
+    notes: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
 
     def _cells(self, limit: int | None) -> list[list[str]]:
         return [
@@ -84,11 +81,8 @@ class Account:
         return head + [f"{' ' * len(first)}  {text}" for text in by[1:]]
 
     def _after(self, limit: int | None) -> list[str]:
-        found = [f"counted: {', '.join(self.group[:limit])}"] if self.group else []
-        found[-1:] = [
-            f"{x}, ... {len(self.group):,} in all" if len(self.group) > (limit or len(self.group)) else x
-            for x in found[-1:]
-        ]
+        more = f", ... {len(self.group):,} in all" if limit and len(self.group) > limit else ""
+        found = [f"counted: {', '.join(self.group[:limit])}{more}"] if self.group else []
         if limit is not None and len(self.contributions) > limit:
             found.append(f"... {len(self.contributions) - limit:,} more elements")
         return [*found, *self.notes]
@@ -237,22 +231,16 @@ def _contributions(
     for leaf in used:
         slope = np.asarray(outputs[leaf])
         zeros += int(np.count_nonzero(slope * (inputs[leaf] == 0)))
-        for at in (
-            zip(*np.nonzero(slope * (inputs[leaf] != 0)), strict=True) if slope.ndim else _scalar(slope, inputs[leaf])
-        ):
-            row = tuple(int(i) for i in at)
+        for row in map(tuple, np.argwhere(slope * (inputs[leaf] != 0)).tolist()):
             g, v = float(slope[row]), float(inputs[leaf][row])
             found.append(Contribution(words.atom(leaf, row), v, g, g * v))
     found.sort(key=lambda c: (-abs(c.contribution), -abs(c.gradient)))
-    notes = (
-        (f"{zeros:,} {'elements have' if zeros > 1 else 'element has'} a gradient but the value 0",) if zeros else ()
-    )
-    others = sorted(set(read) - set(leaves))
-    return found, notes + ((f"not differentiated: {', '.join(others)}",) if others else ())
-
-
-def _scalar(slope: Any, value: Any) -> list[tuple[()]]:
-    return [()] if slope != 0 and value != 0 else []
+    notes = []
+    if zeros:
+        notes.append(f"{zeros:,} {'elements have' if zeros > 1 else 'element has'} a gradient but the value 0")
+    if others := sorted(set(read) - set(leaves)):
+        notes.append(f"not differentiated: {', '.join(others)}")
+    return found, tuple(notes)
 
 
 def _numeric_parts(evaluation: Evaluation, name: str) -> list[int]:

@@ -118,11 +118,7 @@ class Evaluation:
     def _inputs(self, graph: EinsumGraph, parts: Iterable[int]) -> dict[str, Any]:
         """Return what the graph of some components is given: the facts of what it computes, and the values of all else."""
         computed = {n for part in parts for n in self.model.analysis.components[part].names}
-        return {name: self._facts(name) if name in computed else self._known(name) for name in graph.inputs}
-
-    def _is_loop(self, part: int) -> bool:
-        component = self.model.analysis.components[part]
-        return component.recursive and component.boolean
+        return {name: self.facts(name) if name in computed else self._known(name) for name in graph.inputs}
 
     def _parts(self, names: list[str], whole: bool) -> list[int]:
         """Return the components that have to run, in order."""
@@ -133,11 +129,8 @@ class Evaluation:
             part = model.readers.component[pending.pop()]
             if part not in found:
                 found.add(part)
-                pending += [
-                    n
-                    for n in model.readers.direct[part]
-                    if model.component(n) is not None and (whole or not self.has(n))
-                ]
+                computed = [n for n in model.readers.direct[part] if model.component(n) is not None]
+                pending += [n for n in computed if whole or not self.has(n)]
         return sorted(found)
 
     def _compute(self, names: list[str]) -> None:
@@ -152,7 +145,7 @@ class Evaluation:
             if any(self.model.component(n) in anew for n in read):
                 self._run(anew, names)
                 anew = []
-            now = {n: self._known(n) for n in read} | {n: self._facts(n) for n in component.names if self._has_facts(n)}
+            now = {n: self._known(n) for n in read} | {n: self.facts(n) for n in component.names if self._has_facts(n)}
             if now.keys() == before.keys() and all(before[n] is value for n, value in now.items()):
                 for name in component.names:  # what has changed changes nothing here
                     self._keep(name, self.kept[name].value, before)
@@ -170,7 +163,7 @@ class Evaluation:
         components = [(part, model.analysis.components[part]) for part in parts]
         own = [n for _, c in components for n in c.names]
         again = any(n in self.kept for n in own)  # what has changed once may change again
-        kept = {n for part, c in components if self._is_loop(part) or (again and c.boolean) for n in c.names}
+        kept = {n for _, c in components if c.boolean and (c.recursive or again) for n in c.names}
         outputs = [n for n in own if n in kept or n in names]
         graph = model.graph(parts, outputs, given=() if before is None else own)
         inputs = self._inputs(graph, parts)
@@ -224,7 +217,8 @@ class Evaluation:
         part = self.model.readers.component[name]
         return found if self.model.analysis.components[part].boolean else found | {SIZES}
 
-    def _facts(self, name: str) -> SparseTensor:
+    def facts(self, name: str) -> SparseTensor:
+        """Return the facts of a relation, and the tuples that are bound to it."""
         facts = self.model.facts(name)
         return facts | resized(SparseTensor(self.bound[name]), facts.shape) if name in self.bound else facts
 
@@ -242,14 +236,13 @@ class Evaluation:
 
     def _known(self, name: str) -> Any:
         """Return a tensor that need not be computed."""
+        tensor = self.model.analysis.tensors[name]
         if self.model.component(name) is not None and name in self.kept:
             value, shape = self.kept[name].value, self.model.shape(name)
-            tensor = self.model.analysis.tensors[name]
             return resized(SparseTensor(value), shape) if tensor.boolean and tuple(value.shape) != shape else value
-        tensor = self.model.analysis.tensors[name]
         self.check_defined([name])
         if tensor.boolean:
-            return self._facts(name) if name not in self.bound or self.model.has_facts(name) else self.bound[name]
+            return self.facts(name) if name not in self.bound or self.model.has_facts(name) else self.bound[name]
         if name in self.bound:
             return self.bound[name]
         hint = f"give it: program.run({name}=array), or program.bind({name}=array)"

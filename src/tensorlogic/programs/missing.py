@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -50,6 +50,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
         return found + [f"  open     {text}" for text in self.open]
 
 
+@dataclass(eq=False, repr=False)
 class Refutation(Explanation):
     """Why an atom does not hold: ``attempts`` has the rules that could derive it, the closest first. It prints as text.
 
@@ -64,18 +65,12 @@ class Refutation(Explanation):
       missing  Parent(Bob, Alice)  no such fact
     """
 
-    def __init__(
-        self,
-        atom: str,
-        *,
-        holds: bool = False,
-        names: tuple[str, ...] = (),
-        attempts: tuple[Attempt, ...] = (),
-        near: tuple[str, ...] = (),
-        note: str = "",
-    ) -> None:
-        self.atom, self.holds = atom, holds
-        self.unknown_names, self.attempts, self.near, self.note = names, attempts, near, note
+    atom: str
+    holds: bool = False
+    unknown_names: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    near: tuple[str, ...] = ()
+    note: str = ""
 
     def __bool__(self) -> bool:
         return not self.holds
@@ -114,13 +109,8 @@ class Refutation(Explanation):
             steps += [Step(attempt.rule, "tried", at=attempt.at, because=because, note="tried"), *parts]
         note = "; ".join([*self.unknown_names, *([self.note] if self.note else [])])
         verdict = "holds" if self.holds else "does not hold"
-        root = Step(
-            self.atom,
-            "holds" if self.holds else "absent",
-            because=tuple(tried),
-            note=f"{verdict}: {note}" if note else verdict,
-        )
-        return [root, *steps]
+        note = f"{verdict}: {note}" if note else verdict
+        return [Step(self.atom, "holds" if self.holds else "absent", because=tuple(tried), note=note), *steps]
 
     def __repr__(self) -> str:
         return f"<Refutation of {self.atom}: {'it holds' if self.holds else f'{len(self.attempts)} rules tried'}>"
@@ -136,10 +126,6 @@ class Refutation(Explanation):
             "note": self.note,
         }
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return it as JSON."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
-
 
 def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Refutation:
     """Say why an atom does not hold; a variable in it stands for any element."""
@@ -148,7 +134,7 @@ def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Ref
     places, row = tuple(n for n, _ in known), tuple(c for _, c in known)
     if -1 in row:
         if names := _unknown_names(atom, codes, words):
-            return Refutation(text, names=names)
+            return Refutation(text, unknown_names=names)
         return _out_of_place(text, atom, codes, words)
     found = [r for r in prover.rows(atom.name, places, row) if _fits(atom, r)]
     if found:
@@ -157,7 +143,7 @@ def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Ref
     attempts = []
     for clause in prover.clauses.get(atom.name, ()):
         bindings = clause.unified(list(codes))
-        if bindings is not None and _head_fits(clause, bindings, prover):
+        if _head_fits(clause, bindings, prover):
             attempts.append(_Search(clause, words).best(bindings))
     attempts.sort(key=lambda a: (len(a.missing), -len(a.holds)))
     note = ""
@@ -194,9 +180,8 @@ def _unknown_names(atom: s.Tensor, codes: Sequence[int | None], words: Words) ->
             continue
         info, value = words.model.analysis.place(atom.name, n), p.index.value
         if info.kind == "range":
-            found.append(
-                f"{value!r} is no element of place {n + 1} of {atom.name}: its {info.size} elements count from 0"
-            )
+            elements = f"its {info.size} elements count from 0"
+            found.append(f"{value!r} is no element of place {n + 1} of {atom.name}: {elements}")
         elif all(other.code(value) is None for other in domains):
             known = list(dict.fromkeys(str(name) for name in info.elements[:10_000]))
             hints = nearest(value, known) if known else []
@@ -296,13 +281,13 @@ class _Search:
         skipped = _State(state.bindings, rest, state.holds, (*state.missing, literal), state.open)
         if not self._can_be_asked(literal, state):
             return [_State(state.bindings, rest, state.holds, state.missing, (*state.open, literal))]
-        found = self._solutions(literal, state.bindings)
+        found = self.prover.solutions(self.clause, literal, state.bindings)
         held = (*state.holds, literal)
         return [*(_State(b, rest, held, state.missing, state.open) for b in found[:CHOICES]), skipped]
 
     def _is_missing(self, state: _State) -> bool:
         """Tell whether all that was left out does not hold indeed, now that all is bound."""
-        return not any(self._solutions(x, state.bindings) for x in state.missing)
+        return not any(self.prover.solutions(self.clause, x, state.bindings) for x in state.missing)
 
     def _can_be_asked(self, literal: Literal, state: _State) -> bool:
         """Tell whether enough is bound to look a literal up; what others would have bound is missing."""
@@ -316,27 +301,16 @@ class _Search:
             return not unknown & elsewhere
         return not self.prover.derived(literal.name) or len(unknown) < len(literal.terms)
 
-    def _solutions(self, literal: Literal, bindings: Bindings) -> list[Bindings]:
-        from .why import solutions
-
-        return solutions(self.prover, self.clause, literal, bindings)
-
     def _attempt(self, state: _State) -> Attempt:
         order = {id(x): n for n, x in enumerate(self.clause.literals)}
 
         def shown(literals: Sequence[Literal]) -> list[Literal]:
             return sorted((x for x in literals if x.written or x in state.missing), key=lambda x: order[id(x)])
 
-        statement = self.clause.statement
-        return Attempt(
-            self.words.rule(statement),
-            statement.at,
-            tuple(self._text(x, state.bindings) for x in shown(state.holds)),
-            tuple(
-                Missing(self._text(x, state.bindings), self._reason(x, state.bindings)) for x in shown(state.missing)
-            ),
-            tuple(self._text(x, state.bindings) for x in shown(state.open)),
-        )
+        statement, text = self.clause.statement, self._text
+        holds, open_ = (tuple(text(x, state.bindings) for x in shown(part)) for part in (state.holds, state.open))
+        missing = [Missing(text(x, state.bindings), self._reason(x, state.bindings)) for x in shown(state.missing)]
+        return Attempt(self.words.rule(statement), statement.at, holds, tuple(missing), open_)
 
     def _text(self, literal: Literal, bindings: Bindings) -> str:
         if literal.kind == "compare":

@@ -18,6 +18,17 @@ from ..ir.draw import DOT, MERMAID, STYLES, Flowchart, one_line, xml_text
 
 DEPTH = 25  # levels of a proof that are printed
 LINES = 200  # lines that are printed
+HTML_SVG_STEPS = 60
+KINDS = {  # how each kind of step is drawn: as that kind of a graph's nodes
+    "rule": "contraction",
+    "fact": "input",
+    "absent": "missing",
+    "compared": "elementwise",
+    "equation": "control",
+    "tried": "contraction",
+    "holds": "input",
+    "open": "elementwise",
+}
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,13 +78,45 @@ class Explanation(ABC):
     def drawn_steps(self) -> Sequence[Step]:
         """Return what is drawn, the atom that was asked for first; each step tells by number what it follows from."""
 
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain dictionaries and lists."""
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return it as JSON."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+    def _flow_lines(self, form: Flowchart) -> Iterator[str]:
+        for n, step in enumerate(self.drawn_steps()):
+            yield "  " + form.node(f"s{n}", KINDS[step.kind], one_line(step.atom), one_line(step.reason()))
+            for b in step.because:
+                yield "  " + form.arrow(f"s{b}", f"s{n}", "")
+
     def to_dot(self) -> str:
-        """Return it as Graphviz DOT."""
-        return to_dot(self)
+        r"""Return it as Graphviz DOT; arrows lead from what is known to what follows.
+
+        >>> from tensorlogic import Program
+        >>> print(Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)").to_dot().splitlines()[4])
+          s0 [label="Parent(Alice, Bob)\nfact  (line 1)", fillcolor="#bfdbfe", shape=ellipse];
+        """
+        head = [
+            "digraph Proof {",
+            "  graph [rankdir=BT, fontname=Helvetica, fontsize=10];",
+            "  node [fontname=Helvetica, fontsize=10, style=filled];",
+            "  edge [arrowsize=0.7];",
+        ]
+        return "\n".join([*head, *self._flow_lines(DOT), "}", ""])
 
     def to_mermaid(self) -> str:
-        """Return it as a Mermaid flowchart."""
-        return to_mermaid(self)
+        """Return it as a Mermaid flowchart; arrows lead from what is known to what follows.
+
+        >>> from tensorlogic import Program
+        >>> print(Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)").to_mermaid().splitlines()[0])
+        flowchart BT
+        """
+        used = {KINDS[step.kind] for step in self.drawn_steps()}
+        styles = (f"  classDef {k} fill:{s.fill},stroke:#374151,color:#111827" for k, s in STYLES.items() if k in used)
+        return "\n".join(["flowchart BT", *self._flow_lines(MERMAID), *styles, ""])
 
     def to_svg(self, *, timeout: float = 60.0) -> str:
         """Return it as an SVG picture, drawn by the ``dot`` program of Graphviz."""
@@ -84,7 +127,13 @@ class Explanation(ABC):
         return dot_svg(self.to_dot(), f"{len(self.drawn_steps())} steps", (longer, others), timeout)
 
     def _repr_html_(self) -> str:
-        return to_html(self)
+        """Return the text, and a picture where it is small and ``dot`` is installed."""
+        picture = ""
+        if len(self.drawn_steps()) <= HTML_SVG_STEPS:
+            with suppress(TensorLogicError, ValueError):  # the text says it all
+                svg = self.to_svg(timeout=10.0)
+                picture = f'<div style="overflow:auto">{svg[svg.index("<svg") :]}</div>'
+        return f"<div>{picture}<pre>{html.escape(xml_text(str(self)))}</pre></div>"
 
 
 class Proof(Explanation):
@@ -111,9 +160,6 @@ class Proof(Explanation):
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
-
-    def __bool__(self) -> bool:
-        return True
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -230,75 +276,5 @@ class Proof(Explanation):
         >>> Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)").to_dict()["steps"][0]["kind"]
         'fact'
         """
-        steps = []
-        for number, step in enumerate(self.steps):
-            found = {"number": number, **msgspec.to_builtins(step)}
-            steps.append(found)
+        steps = [{"number": n, **msgspec.to_builtins(step)} for n, step in enumerate(self.steps)]
         return {"atom": self.atom, "height": self.height, "facts": len(self.facts), "steps": steps}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return the proof as JSON."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
-
-
-HTML_SVG_STEPS = 60
-KINDS = {  # how each kind of step is drawn: as that kind of a graph's nodes
-    "rule": "contraction",
-    "fact": "input",
-    "absent": "missing",
-    "compared": "elementwise",
-    "equation": "control",
-    "tried": "contraction",
-    "holds": "input",
-    "open": "elementwise",
-}
-
-
-def _flow_lines(form: Flowchart, explanation: Explanation) -> Iterator[str]:
-    for n, step in enumerate(explanation.drawn_steps()):
-        yield "  " + form.node(f"s{n}", KINDS[step.kind], one_line(step.atom), one_line(step.reason()))
-        for b in step.because:
-            yield "  " + form.arrow(f"s{b}", f"s{n}", "")
-
-
-def to_dot(explanation: Explanation) -> str:
-    r"""Return an explanation as Graphviz DOT; arrows lead from what is known to what follows.
-
-    >>> from tensorlogic import Program
-    >>> print(Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)").to_dot().splitlines()[4])
-      s0 [label="Parent(Alice, Bob)\nfact  (line 1)", fillcolor="#bfdbfe", shape=ellipse];
-    """
-    head = [
-        "digraph Proof {",
-        "  graph [rankdir=BT, fontname=Helvetica, fontsize=10];",
-        "  node [fontname=Helvetica, fontsize=10, style=filled];",
-        "  edge [arrowsize=0.7];",
-    ]
-    return "\n".join([*head, *_flow_lines(DOT, explanation), "}", ""])
-
-
-def to_mermaid(explanation: Explanation) -> str:
-    """Return an explanation as a Mermaid flowchart; arrows lead from what is known to what follows.
-
-    >>> from tensorlogic import Program
-    >>> print(Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)").to_mermaid().splitlines()[0])
-    flowchart BT
-    """
-    used = {KINDS[step.kind] for step in explanation.drawn_steps()}
-    styles = (f"  classDef {k} fill:{s.fill},stroke:#374151,color:#111827" for k, s in STYLES.items() if k in used)
-    return "\n".join(["flowchart BT", *_flow_lines(MERMAID, explanation), *styles, ""])
-
-
-def to_html(explanation: Explanation) -> str:
-    """Return the text, and a picture where it is small and ``dot`` is installed.
-
-    >>> from tensorlogic import Program
-    >>> "<pre>" in Program("Parent(Alice, Bob)").why("Parent(Alice, Bob)")._repr_html_()
-    True
-    """
-    picture = ""
-    if len(explanation.drawn_steps()) <= HTML_SVG_STEPS:
-        with suppress(TensorLogicError, ValueError):  # the text says it all
-            svg = explanation.to_svg(timeout=10.0)
-            picture = f'<div style="overflow:auto">{svg[svg.index("<svg") :]}</div>'
-    return f"<div>{picture}<pre>{html.escape(xml_text(str(explanation)))}</pre></div>"

@@ -7,18 +7,17 @@ first to ask makes the table, and so nothing is derived that nobody asks for. Al
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..backends.sparse import SparseTensor
 from ..lang import syntax as s
 from .clauses import Bindings, Clause, Codes, Literal, Pattern, Stored, Values
 from .evaluate import Evaluation
-from .model import resized
 
 MOST_STEPS = 500_000  # ways to derive an atom that the search for a proof keeps
 
 Atom = tuple[str, Codes]
+Rows = Callable[[str, Pattern, Codes], list[Codes]]  # the tuples of a relation that have some codes in some places
 
 
 class Instance(NamedTuple):
@@ -130,10 +129,7 @@ class Prover:
     def facts(self, name: str) -> Stored:
         """Return the facts of a relation that rules derive too."""
         if name not in self._facts:
-            found = self.model.facts(name)
-            if name in self.evaluation.bound:
-                found = found | resized(SparseTensor(self.evaluation.bound[name]), found.shape)
-            self._facts[name] = Stored(found)
+            self._facts[name] = Stored(self.evaluation.facts(name))
         return self._facts[name]
 
     def stored(self, name: str) -> Stored:
@@ -176,6 +172,29 @@ class Prover:
         found = self.stored(literal.name).rows(places, codes)
         return not any(clause.bound(literal, bindings, row) is not None for row in found)
 
+    def solutions(
+        self, clause: Clause, literal: Literal, bindings: Bindings, rows: Rows | None = None
+    ) -> list[Bindings]:
+        """Return the bindings under which one literal of a clause holds; ``rows`` gives the tuples of an atom."""
+        if literal.kind == "compare":
+            return self.values.solutions(clause, literal, bindings)
+        if literal.kind == "not":
+            return [bindings] if self.absent(clause, literal, bindings) else []
+        found = (rows or self.rows)(literal.name, *clause.key(literal, bindings))
+        return [b for row in found if (b := clause.bound(literal, bindings, row)) is not None]
+
+    def matches(self, clause: Clause, bindings: Bindings, rows: Rows | None = None) -> Iterator[Bindings]:
+        """Go through the ways in which the body of a clause holds."""
+        literals = self.order(clause, [v for v, code in enumerate(bindings) if code is not None])
+        pending = [(0, bindings)]
+        while pending:
+            position, known = pending.pop()
+            if position == len(literals):
+                yield known
+            else:
+                found = self.solutions(clause, literals[position], known, rows)
+                pending.extend((position + 1, b) for b in reversed(found))
+
     # tables
 
     def _table(self, name: str, places: Pattern, codes: Codes) -> _Table:
@@ -190,10 +209,7 @@ class Prover:
             start: list[int | None] = [None] * self.model.analysis.tensors[name].arity
             for place, code in zip(places, codes, strict=True):
                 start[place] = code
-            for order in self._ordered(name, places):
-                bindings = order.clause.unified(start)
-                if bindings is not None:
-                    self._tasks.append((order, 0, bindings))
+            self._tasks += [(order, 0, order.clause.unified(start)) for order in self._ordered(name, places)]
         return table
 
     def _add(self, table: _Table, row: Codes) -> None:

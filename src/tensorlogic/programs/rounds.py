@@ -8,6 +8,7 @@ proof has the least height; its facts are few, though not always the fewest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from ..lang import syntax as s
 from ..lang.analysis import Component, GivenTensor, analyse
 from ..lang.magic_sets import DEMAND, demanded
 from .ask import demand_inputs, origins, prepare
-from .clauses import Bindings, Clause, Codes, Stored
+from .clauses import Clause, Codes, Pattern, Stored
 from .model import build, share_domains
 from .prover import Atom, Best, Instance, Prover
 
@@ -70,12 +71,16 @@ def lowest_by_rounds(prover: Prover, goal: Atom) -> dict[Atom, Best] | None:
 
 def _lowest_instance(prover: Prover, layers: Mapping[str, Layers], atom: Atom, height: int) -> Instance:
     """Return the way to derive an atom from lower ones that has the lowest of them."""
+
+    def below(name: str, places: Pattern, codes: Codes) -> list[Codes]:
+        if not prover.derived(name):
+            return prover.stored(name).rows(places, codes)
+        layer = layers[name]
+        return [row for row in layer.stored.rows(places, codes) if (layer.height(row) or 0) < height]
+
     found: list[tuple[int, int, list[int], Instance]] = []
     for clause in prover.clauses[atom[0]]:
-        start = clause.unified(atom[1])
-        if start is None:
-            continue
-        for bindings in _matches(prover, layers, clause, start, height):
+        for bindings in islice(prover.matches(clause, clause.unified(atom[1]), below), MATCHES):
             atoms = [x for x in clause.literals if x.kind == "atom"]
             derived = tuple((x.name, clause.key(x, bindings)[1]) for x in atoms if prover.derived(x.name))
             total = sum(layers[name].height(row) or 0 for name, row in derived)
@@ -83,34 +88,6 @@ def _lowest_instance(prover: Prover, layers: Mapping[str, Layers], atom: Atom, h
             instance = Instance(clause, bindings, derived, len(atoms) - len(derived))
             found.append((total, clause.number, key, instance))
     return min(found, key=lambda f: f[:3])[3]
-
-
-def _matches(
-    prover: Prover, layers: Mapping[str, Layers], clause: Clause, start: Bindings, height: int
-) -> list[Bindings]:
-    """Return ways in which the body of a clause holds, its derived atoms below a height; of very many the first."""
-    literals = prover.order(clause, [v for v, code in enumerate(start) if code is not None])
-    pending = [(0, start)]
-    found: list[Bindings] = []
-    while pending and len(found) < MATCHES:
-        position, bindings = pending.pop()
-        if position == len(literals):
-            found.append(bindings)
-            continue
-        literal = literals[position]
-        if literal.kind == "compare":
-            pending += [(position + 1, b) for b in prover.values.solutions(clause, literal, bindings)]
-        elif literal.kind == "not":
-            pending += [(position + 1, bindings)] if prover.absent(clause, literal, bindings) else []
-        else:
-            derived = prover.derived(literal.name)
-            stored = layers[literal.name].stored if derived else prover.stored(literal.name)
-            for row in reversed(stored.rows(*clause.key(literal, bindings))):
-                if derived and (layers[literal.name].height(row) or 0) >= height:
-                    continue
-                if (extended := clause.bound(literal, bindings, row)) is not None:
-                    pending.append((position + 1, extended))
-    return found
 
 
 # the rounds

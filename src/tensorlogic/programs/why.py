@@ -112,9 +112,8 @@ class Words:
     def fact(self, relation: str, row: Codes) -> Step:
         """Return a fact with where it stands."""
         at, note = self._found_at(relation, row)
-        return Step(
-            self.atom(relation, row), "fact", at=at, note=note, relation=relation, row=self.names(relation, row)
-        )
+        atom, names = self.atom(relation, row), self.names(relation, row)
+        return Step(atom, "fact", at=at, note=note, relation=relation, row=names)
 
     def _found_at(self, relation: str, row: Codes) -> tuple[SourceLocation | None, str]:
         blocks = self.program.facts.blocks.get(relation, [])
@@ -175,15 +174,9 @@ class Words:
                         found[-1] = self.given(below)
                 because.append(numbers[key])
             statement = instance.clause.statement
-            found[numbers[atom]] = Step(
-                self.atom(*atom),
-                "rule",
-                self.rule(statement),
-                statement.at,
-                tuple(because),
-                relation=atom[0],
-                row=self.names(*atom),
-            )
+            shown, names, rule = self.atom(*atom), self.names(*atom), self.rule(statement)
+            step = Step(shown, "rule", rule, statement.at, tuple(because), relation=atom[0], row=names)
+            found[numbers[atom]] = step
         return tuple(step for step in found if step is not None)
 
     def _below(self, clause: Clause, bindings: Bindings) -> Iterator[tuple[Literal, Atom | Step]]:
@@ -192,10 +185,8 @@ class Words:
             if literal.kind == "atom":
                 yield literal, (literal.name, clause.key(literal, bindings)[1])
             elif literal.kind == "not":
-                yield (
-                    literal,
-                    Step(f"not {self.literal_atom(clause, literal, bindings)}", "absent", note="no such fact"),
-                )
+                atom = self.literal_atom(clause, literal, bindings)
+                yield literal, Step(f"not {atom}", "absent", note="no such fact")
             elif literal.written:
                 yield literal, self.compared(clause, literal, bindings)
 
@@ -296,40 +287,12 @@ class Words:
             if not all(isinstance(p.index, s.Variable) for p in statement.head.places):
                 continue
             clause = Clause(-1, statement, self.model.analysis)
-            bindings = clause.unified(row)
-            if bindings is None or not all(x.kind != "atom" or self.boolean(x.name) for x in clause.literals):
+            if not all(x.kind != "atom" or self.model.analysis.tensors[x.name].boolean for x in clause.literals):
                 continue
-            for match in self.matches(clause, bindings):
+            for match in self.prover.matches(clause, clause.unified(row)):
                 atoms = [self.literal_atom(clause, x, match) for x in clause.literals if x.kind == "atom"]
                 found[" ".join(atoms)] = None
         return list(found)
-
-    def boolean(self, name: str) -> bool:
-        """Tell whether a tensor holds truth values."""
-        return self.model.analysis.tensors[name].boolean
-
-    def matches(self, clause: Clause, bindings: Bindings) -> Iterator[Bindings]:
-        """Go through the ways in which the body of a clause holds."""
-        prover = self.prover
-        literals = prover.order(clause, [v for v, code in enumerate(bindings) if code is not None])
-        pending = [(0, bindings)]
-        while pending:
-            position, known = pending.pop()
-            if position == len(literals):
-                yield known
-                continue
-            found = solutions(prover, clause, literals[position], known)
-            pending.extend((position + 1, b) for b in reversed(found))
-
-
-def solutions(prover: Prover, clause: Clause, literal: Literal, bindings: Bindings) -> list[Bindings]:
-    """Return the bindings under which one literal of a clause holds."""
-    if literal.kind == "compare":
-        return prover.values.solutions(clause, literal, bindings)
-    if literal.kind == "not":
-        return [bindings] if prover.absent(clause, literal, bindings) else []
-    rows = prover.rows(literal.name, *clause.key(literal, bindings))
-    return [b for row in rows if (b := clause.bound(literal, bindings, row)) is not None]
 
 
 def _keys(columns: Sequence[Any], shape: Sequence[int]) -> Any:
