@@ -56,11 +56,10 @@ def table_of(
     if arity is not None and not table.arity and not table.count:  # an empty file is an empty relation
         return Table(tuple(column_of([]) for _ in range(arity)), 0)
     if arity is not None and table.arity != arity:
-        hint = (
-            "give one tuple for each fact, in a list" if table.count and not isinstance(rows, str | os.PathLike) else ""
-        )
+        in_python = table.count and not isinstance(rows, str | os.PathLike)
+        hints = ["give one tuple for each fact, in a list"] if in_python else []
         message = f"{name} has {counted(arity, 'place')}, but the table has {counted(table.arity, 'column')}"
-        raise InputError(message, *([hint] if hint else []), code="E778")
+        raise InputError(message, *hints, code="E778")
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -60,11 +60,17 @@ def found_file(path: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
         hints = [f"known are {', '.join(kinds)}"] + ([] if file.suffix else ["facts are given as tuples in a list"])
         raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is", *hints, code="E771")
     if not file.is_file():
-        what = "is a folder" if file.is_dir() else "does not exist"
-        near = nearest(file.name, [p.name for p in file.parent.iterdir()]) if file.parent.is_dir() else []
-        hints = [h for h in near if h.startswith("did you")]
-        raise FormatError(f"the file {str(path)!r} {what}", *hints, code="E770")
+        raise no_file(path)
     return file
+
+
+def no_file(path: str | os.PathLike[str]) -> FormatError:
+    """Return the error for a path that is no file."""
+    file = Path(path)
+    what = "is a folder" if file.is_dir() else "does not exist"
+    near = nearest(file.name, [p.name for p in file.parent.iterdir()]) if file.parent.is_dir() else []
+    hints = [h for h in near if h.startswith("did you")]
+    return FormatError(f"the file {str(path)!r} {what}", *hints, code="E770")
 
 
 # CSV and TSV
@@ -152,8 +158,12 @@ def _slow_separated(file: Path, separator: str, skip: bool, name: str) -> Table:
     if not filled_rows:
         return Table((), 0)
     width = len(filled_rows[0])
-    if set(map(len, filled_rows)) != {width}:
-        _ragged(file, separator, width, name)
+    odd = next((row for row in filled_rows if len(row) != width), None)
+    if odd is not None:
+        line = next((n for n, row in _numbered_rows(file, separator) if row == odd), None)
+        message = f"{name}: a row of {counted(len(odd), 'cell')}, where the first one has {width}"
+        at = SourceLocation(str(file), line)
+        raise FormatError(message, code="E772", location=at, source=separator.join(odd)[:200])
     columns = [_column(list(c)) for c in zip(*filled_rows[int(skip) :], strict=True)] or list(empty(width).columns)
     return Table(tuple(columns), len(filled_rows) - int(skip))
 
@@ -173,28 +183,18 @@ def _split(text: str, separator: str, skip: bool) -> Table | None:
 def row_lines(path: str) -> list[int]:
     """Return the line at which each row of a CSV or TSV file begins; nothing for files of other kinds, or that are gone."""
     file = Path(path)
-    if file.suffix.lower() not in SEPARATED or not file.is_file():
-        return []
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        reader, found, start = csv.reader(text), list[int](), 1
-        for row in reader:
-            found += [start] if row else []
-            start = reader.line_num + 1
-    return found
+    known = file.suffix.lower() in SEPARATED and file.is_file()
+    return [line for line, _ in _numbered_rows(file)] if known else []
 
 
-def _ragged(file: Path, separator: str, width: int, name: str) -> NoReturn:
+def _numbered_rows(file: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Go through the rows of a file that are not empty, each with the line at which it begins."""
     with file.open(encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, delimiter=separator)
-        start = 1
+        reader, start = csv.reader(text, delimiter=separator), 1
         for row in reader:
-            if row and len(row) != width:
-                line = separator.join(row)
-                at = SourceLocation(str(file), start)
-                message = f"{name}: a row of {counted(len(row), 'cell')}, where the first one has {width}"
-                raise FormatError(message, code="E772", location=at, source=line[:200])
+            if row:
+                yield start, row
             start = reader.line_num + 1
-    raise FormatError(f"{name}: rows of different lengths in {str(file)!r}", code="E772")
 
 
 def _column(cells: list[str]) -> Column:
@@ -302,11 +302,12 @@ def read_tensor(
         columns = [found.column(n) for n in range(found.num_columns)]
         named = [str(c.type) in ("string", "large_string") for c in columns]
         numbers: list[Any] = [
-            _words(c) if text else _numeric(np.asarray(c), name, path) for c, text in zip(columns, named, strict=True)
+            column_of(c.to_pylist()) if text else _numeric(np.asarray(c), name, path)
+            for c, text in zip(columns, named, strict=True)
         ]
     else:
         cells = read_table(path, name=name).columns
-        named = [_holds_words(c) for c in cells]
+        named = [c.names is not None and not all(map(is_number, c.names)) for c in cells]
         numbers = [c if text else _as_floats(c) for c, text in zip(cells, named, strict=True)]
     if arity and len(numbers) == arity + 1 and not named[arity] and any(named):
         rows = zip(*(n.values() if isinstance(n, Column) else n.tolist() for n in numbers[:arity]), strict=True)
@@ -330,18 +331,10 @@ def read_tensor(
     raise InputError(message, "give a column for each index and one for the value", code="E778")
 
 
-def _words(array: Any) -> Column:
-    return column_of(array.to_pylist())
-
-
 def _numeric(values: np.ndarray[Any, Any], name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
     if values.dtype.kind not in "iuf":
         raise InputError(f"{name}: {str(path)!r} has a column of {values.dtype}, not of numbers", code="E772")
     return values.astype(np.int64) if values.dtype.kind == "u" else values
-
-
-def _holds_words(column: Column) -> bool:
-    return column.names is not None and not all(map(is_number, column.names))
 
 
 def is_number(cell: Name) -> bool:

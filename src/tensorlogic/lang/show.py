@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -36,6 +38,20 @@ class Shown(str):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
+
+
+class PrintsAsTable(ABC):
+    """What prints as a table and is shown as one in a notebook."""
+
+    @abstractmethod
+    def shown(self, limit: int = 50) -> Shown:
+        """Return the table, with so many rows at the most."""
+
+    def __str__(self) -> str:
+        return str(self.shown())
+
+    def _repr_html_(self) -> str:
+        return self.shown()._repr_html_()
 
 
 def shown(heads: list[str], rows: list[list[str]], note: str, text: str | None = None) -> Shown:
@@ -94,10 +110,8 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
         titles.append("value")
     count = len(columns[0])
     more = f", the first {limit} shown" if count > limit else ""
-    size = 1
-    for n in shape:
-        size *= n
-    return shown(titles, [list(row) for row in zip(*named, strict=True)], f"{count:,} of {size:,}{more}")
+    note = f"{count:,} of {math.prod(shape):,}{more}"
+    return shown(titles, [list(row) for row in zip(*named, strict=True)], note)
 
 
 def _in_order(domain: Any) -> Names:
@@ -128,9 +142,9 @@ def _entries(
     array = np.asarray(value)
     if array.ndim == 0:
         return (), [], None
-    places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)
     if array.dtype == bool:
-        return array.shape, list(places.T), None
+        return array.shape, list(np.argwhere(array).T), None
+    places = np.argwhere(array > above)
     scores = array[tuple(places.T)]
     order = by_value(scores)
     return array.shape, list(places[order].T), scores[order]

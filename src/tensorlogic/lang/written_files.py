@@ -24,17 +24,15 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any
     values = [c.tolist() if isinstance(c, np.ndarray) else list(c) for c in columns.values()]
     with _writing(file):
         if kind == ".parquet":
-            pyarrow, parquet = (
-                arrow_module("pyarrow", "to write Parquet"),
-                arrow_module("pyarrow.parquet", "to write Parquet"),
-            )
-            parquet.write_table(pyarrow.table([pyarrow.array(_one_kind(v)) for v in values], names=list(columns)), file)
+            pyarrow, parquet = (arrow_module(m, "to write Parquet") for m in ("pyarrow", "pyarrow.parquet"))
+            parquet.write_table(pyarrow.table([pyarrow.array(one_kind(v)) for v in values], names=list(columns)), file)
             return
         with file.open("w", encoding="utf-8", newline="") as out:
             csv.writer(out, delimiter=SEPARATED[kind], lineterminator="\n").writerows(zip(*values, strict=True))
 
 
-def _one_kind(values: list[Any]) -> list[Any]:
+def one_kind(values: list[Any]) -> list[Any]:
+    """Return names of one type: a column of text and numbers becomes text, as libraries want it."""
     return [str(v) for v in values] if len(set(map(type, values)) & {str, int}) == 2 else values
 
 

@@ -11,13 +11,14 @@ from ..backends.sparse import SparseTensor
 from ..errors import InputError, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
-from ..lang.show import Shown, by_value, scalar_shown, shown
+from ..lang.show import PrintsAsTable, Shown, by_value, scalar_shown, shown
+from ..lang.written_files import one_kind
 from ..tables import counted
 
 LISTED = 20  # answers that repr lists
 
 
-class Answers(Sequence[tuple[Any, ...]]):
+class Answers(PrintsAsTable, Sequence[tuple[Any, ...]]):
     """The answers of a query: a list of tuples, one for each answer, in the order of the domains.
 
     A query without variables is answered by its truth (one empty tuple, or none); the tuples of a numeric tensor end in its value.
@@ -121,7 +122,7 @@ class Answers(Sequence[tuple[Any, ...]]):
         """Return a table of Arrow."""
         pyarrow = arrow_module("pyarrow", "for a table of Arrow")
         columns = self.columns()
-        return pyarrow.table([pyarrow.array(_one_kind(c)) for c in columns.values()], names=list(columns))
+        return pyarrow.table([pyarrow.array(one_kind(c)) for c in columns.values()], names=list(columns))
 
     def to_pandas(self) -> Any:
         """Return a data frame of pandas."""
@@ -129,7 +130,7 @@ class Answers(Sequence[tuple[Any, ...]]):
 
     def to_polars(self) -> Any:
         """Return a data frame of polars."""
-        columns = {k: _one_kind(c) for k, c in self.columns().items()}
+        columns = {k: one_kind(c) for k, c in self.columns().items()}
         return arrow_module("polars", "for a data frame of polars").DataFrame(columns)
 
     def shown(self, limit: int = 50) -> Shown:
@@ -145,12 +146,6 @@ class Answers(Sequence[tuple[Any, ...]]):
         more = f", the first {limit} shown" if len(self) > limit else ""
         note = f"{len(self):,} answer{'' if len(self) == 1 else 's'}{more}"
         return shown(titles, [list(row) for row in zip(*cells, strict=True)], note)
-
-    def __str__(self) -> str:
-        return str(self.shown())
-
-    def _repr_html_(self) -> str:
-        return self.shown()._repr_html_()
 
     def __repr__(self) -> str:
         if len(self) <= LISTED:
@@ -178,12 +173,7 @@ def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _one_kind(values: list[Any]) -> list[Any]:
-    """Return names of one type: a column of text and numbers becomes text, as libraries want it."""
-    return [str(v) for v in values] if len(set(map(type, values)) & {str, int}) == 2 else values
-
-
-class Relation:
+class Relation(PrintsAsTable):
     """A relation of a program: a set of name tuples; ``dense()``, ``bits()`` and ``sparse()`` give it as a tensor.
 
     Made by ``Program.relation``. It is what the relation was when it was asked for.
@@ -230,9 +220,8 @@ class Relation:
 
     def names(self, place: int = 0) -> list[Name]:
         """Return the names along an axis, in order."""
-        if not -self.arity <= place < self.arity:
-            raise InputError(f"{self.name} has {counted(self.arity, 'place')}, so none is number {place}", code="E784")
-        return self.domains[place].names()[: self.shape[place]]  # facts that came later may have brought more
+        found = names_along(self.name, self.domains, place)
+        return found[: self.shape[place]]  # facts that came later may have brought more
 
     @property
     def answers(self) -> Answers:
@@ -266,18 +255,14 @@ class Relation:
     def __len__(self) -> int:
         return int(self._tensor.count if self._tensor.layout == "sparse" else self._tensor.sum())
 
-    def __bool__(self) -> bool:
-        return len(self) > 0
-
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.answers)
 
     def __contains__(self, row: object) -> bool:
         given = row if isinstance(row, tuple | list) else (row,)
         if len(given) != self.arity:
-            raise InputError(
-                f"{self.name} has {counted(self.arity, 'place')}, but {row!r} has {len(given)}", code="E778"
-            )
+            message = f"{self.name} has {counted(self.arity, 'place')}, but {row!r} has {len(given)}"
+            raise InputError(message, code="E778")
         plain = [v.item() if isinstance(v, np.integer) else v for v in given]
         codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(plain, self.domains, strict=True)]
         if not codes:
@@ -287,20 +272,17 @@ class Relation:
         return bool(self._tensor[tuple(codes)]) if self._tensor.layout == "bits" else tuple(codes) in self._tensor
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, set | frozenset):
-            return set(self) == other
-        if isinstance(other, Relation):
-            return set(self) == set(other)
-        return NotImplemented
-
-    def __str__(self) -> str:
-        return str(self.shown())
-
-    def _repr_html_(self) -> str:
-        return self.shown()._repr_html_()
+        return set(self) == set(other) if isinstance(other, set | frozenset | Relation) else NotImplemented
 
     def __repr__(self) -> str:
         return f"<Relation {self.name}/{self.arity}, {len(self):,} tuples>"
+
+
+def names_along(name: str, domains: Sequence[Domain], place: int) -> list[Name]:
+    """Return the names in a place of a relation or tensor, in order."""
+    if not -len(domains) <= place < len(domains):
+        raise InputError(f"{name} has {counted(len(domains), 'place')}, so none is number {place}", code="E784")
+    return domains[place].names()
 
 
 def unknown_relation(name: str, known: Sequence[str]) -> InputError:

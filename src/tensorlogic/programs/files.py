@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..errors import FormatError, TensorLogicError, nearest
+from ..errors import FormatError, TensorLogicError
 from ..lang import syntax as s
 from ..lang.data import Table
+from ..lang.data_files import no_file
 from ..lang.domains import Column
 from ..lang.format import text_of
 from ..runtime.executor import Executor
@@ -64,16 +65,13 @@ def _save_text(program: Program, path: Path) -> None:
         hint = f"save it in a folder: program.save({path.stem!r})"
         raise FormatError(f"the bound tensors {names} cannot stand in a text", hint, code="E791")
     lines = [text_of(x) for x in program.statements]
+    read = {x.head.name for x in program.statements if isinstance(x, s.Read)}
     for name, blocks in program.facts.blocks.items():
         for block in blocks:
-            if block.at is None or block.lines or not _is_read(program, name):
+            if block.at is None or block.lines or name not in read:
                 columns = tuple(tuple(c.values()) for c in block.table.columns)
                 lines += [text_of(s.Facts(name, columns, (0,) * block.table.count))] if block.table.count else []
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _is_read(program: Program, name: str) -> bool:
-    return any(isinstance(x, s.Read) and x.head.name == name for x in program.statements)
 
 
 def _save_folder(program: Program, path: Path) -> None:
@@ -106,9 +104,7 @@ def load(path: Path, executor: Executor | None = None) -> Program:
     if path.is_dir():
         return _load_folder(path, executor)
     if not path.is_file():
-        near = nearest(path.name, [p.name for p in path.parent.iterdir()]) if path.parent.is_dir() else []
-        hints = [h for h in near if h.startswith("did you")]
-        raise FormatError(f"the file {str(path)!r} does not exist", *hints, code="E770")
+        raise no_file(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:

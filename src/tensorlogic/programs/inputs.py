@@ -57,11 +57,10 @@ def unchanging(value: Any) -> Any:
 
 def described(tensors: Mapping[str, Any]) -> dict[str, GivenTensor]:
     """Return what the analysis has to know of tensors."""
-    return {name: _described(value) for name, value in tensors.items()}
-
-
-def _described(value: Any) -> GivenTensor:
-    return GivenTensor.of(value) if isinstance(value, np.ndarray) else GivenTensor(tuple(value.shape), True, "bool")
+    return {
+        name: GivenTensor.of(value) if isinstance(value, np.ndarray) else GivenTensor(tuple(value.shape), True, "bool")
+        for name, value in tensors.items()
+    }
 
 
 def check_kind(name: str, value: Any, model: Model) -> None:

@@ -20,8 +20,8 @@ from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
 from ..runtime.programs import not_pickled
 from ..store import Lock
-from ..tables import counted, html_text
-from .answers import Answers, Relation
+from ..tables import html_text
+from .answers import Answers, Relation, names_along
 from .ask import ask, place_heads
 from .evaluate import Evaluation
 from .facts import FactStore
@@ -56,9 +56,8 @@ class Program:
     ) -> None:
         expect(text, str, "a program is text", 'read a file with tl.load("family.tl")')
         if text.endswith(".tl") and len(text.split()) == 1 and "(" not in text:
-            raise InputError(
-                f"a program is text, got the name of a file: {text!r}", f"write tl.load({text!r})", code="E301"
-            )
+            message = f"a program is text, got the name of a file: {text!r}"
+            raise InputError(message, f"write tl.load({text!r})", code="E301")
         if executor is not None:
             expect(executor, Executor, "a program runs on an executor", "write executor=tl.Executor()")
         self._lock, self._sources = Lock(), Sources()
@@ -230,11 +229,7 @@ class Program:
             evaluation = self._evaluation()
             domains = evaluation.model.place_domains(tensor_info(evaluation, relation).name)
             expect(place, int, "a place is a whole number, counted from 0", 'write p.names("Parent", 1)')
-            if not -len(domains) <= place < len(domains):
-                raise InputError(
-                    f"{relation} has {counted(len(domains), 'place')}, so none is number {place}", code="E784"
-                )
-            return domains[place].names()
+            return names_along(relation, domains, place)
 
     def why(self, text: str) -> Any:
         """Return why an atom holds: the lowest :class:`Proof`; of an element of a tensor of numbers, what contributes to it.
@@ -349,11 +344,8 @@ class Program:
         with self._lock, self._sources:
             lines = [text_of(x) for x in self.statements]
             for name, blocks in self.state.facts.blocks.items():
-                shown = [
-                    row
-                    for block in blocks
-                    for row in block.rows(np.arange(min(PRINTED, block.table.count))).table.rows()
-                ]
+                first = [block.rows(np.arange(min(PRINTED, block.table.count))).table for block in blocks]
+                shown = [row for table in first for row in table.rows()]
                 columns = zip(*shown[:PRINTED], strict=True) if shown and shown[0] else ()
                 facts = s.Facts(name, tuple(map(tuple, columns)), (0,) * len(shown[:PRINTED]))
                 lines += text_of(facts).splitlines() if shown else []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import expect
-from ..lang.show import Shown, show, shown_parts
+from ..lang.show import PrintsAsTable, Shown, show, shown_parts
 from ..store import Lock
 from .answers import unknown_relation
 from .ask import place_heads
@@ -16,7 +16,7 @@ from .evaluate import Evaluation
 from .sources import Sources
 
 
-class Results(Mapping[str, Any]):
+class Results(PrintsAsTable, Mapping[str, Any]):
     """The tensors that a program derives, by name; each is computed when it is first asked for, and is a NumPy array.
 
     A relation becomes an array of truth values; ``Program.relation`` gives it by names, and without the memory of an array. Arrays
@@ -62,12 +62,6 @@ class Results(Mapping[str, Any]):
             names = [d.names() for d in model.place_domains(n)]
             parts[n] = _shown(self[n], names, place_heads(model, n), limit)
         return shown_parts(parts)
-
-    def __str__(self) -> str:
-        return str(self.shown())
-
-    def _repr_html_(self) -> str:
-        return self.shown()._repr_html_()
 
     def __repr__(self) -> str:
         return f"Results({', '.join(self._names)})"

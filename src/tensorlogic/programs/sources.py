@@ -1,4 +1,4 @@
-"""The texts of a program: read once, kept so that an error can show the line it points at; and the lock that one caller at a time holds."""
+"""The texts of a program: read once, kept so that an error can show the line it points at, and shared by programs that have the same one."""
 
 from __future__ import annotations
 
