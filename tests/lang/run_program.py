@@ -10,6 +10,7 @@ from tensorlogic import EinsumGraph, Executor, GraphBuilder
 from tensorlogic.lang import datalog, equations
 from tensorlogic.lang.analysis import Analysis, GivenTensor, analyse
 from tensorlogic.lang.grammar import parse
+from tensorlogic.lang.syntax import Facts
 
 
 def analysed(text: str, functions: dict[str, Any] | None = None, **data: Any) -> Analysis:
@@ -33,7 +34,7 @@ def lowered(found: Analysis, *wanted: str, b: GraphBuilder | None = None) -> Ein
 
 def _facts(found: Analysis) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
-    for block in found.facts:
+    for block in (x for x in found.statements if isinstance(x, Facts)):
         array = arrays.setdefault(block.name, np.zeros(found.shape(block.name), bool))
         for row in block.rows():
             array[tuple(found.code(block.name, p, c) for p, c in enumerate(row))] = True

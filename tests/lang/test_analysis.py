@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from run_program import analysed
 from tensorlogic.errors import GraphError, TensorLogicError
 from tensorlogic.lang.analysis import GivenTensor, analyse
 from tensorlogic.lang.grammar import parse
-from tensorlogic.lang.syntax import Facts
+from tensorlogic.lang.syntax import Facts, Query
 
 FAMILY = """
 Parent(Bob, Charlie); Ancestor(Alice, Bob)
@@ -31,7 +32,7 @@ def test_kinds_and_places() -> None:
     }
     assert found.scalars == {"S": 3}
     assert found.tensors["N"].operator == "count="
-    assert len(found.queries) == 1
+    assert sum(isinstance(x, Query) for x in found.statements) == 1
     assert found.inputs == ()
 
 
@@ -74,7 +75,13 @@ def test_arrays_have_a_row_for_each_name() -> None:
 
 def test_elements_of_given_tables() -> None:
     statements = parse("R(x) <- P(x,y)").statements
-    given = {"P": GivenTensor((None, None), True, elements=(["b", "a", "b"], [5, 6]))}
+    given = {
+        "P": GivenTensor(
+            (None, None),
+            True,
+            elements=lambda places: chain.from_iterable((["b", "a", "b"], [5, 6])[p] for p in places),
+        )
+    }
     found = analyse(statements, given=given)
     assert (found.place("R", 0).elements, found.shape("P")) == (["b", "a"], (2, 2))
 
@@ -112,7 +119,7 @@ def test_inputs_are_what_nothing_defines() -> None:
     found = analysed("Y[i] = W[i,j] X[j]", X=np.ones(3))
     assert found.inputs == ("W",)
     with pytest.raises(GraphError) as error:
-        found.check_sizes()
+        list(map(found.shape, found.tensors))
     assert error.value.diagnostic.message == "nothing fixes the size of index 'i' (place 1 of 'Y')"
     assert error.value.diagnostic.suggestions == ("give W, whose shape would fix it",)
 
@@ -193,7 +200,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str, tuple[int, int], str]] = {
 def test_mistakes(name: str) -> None:
     text, data, code, (line, column), message = MISTAKES[name]
     with pytest.raises(TensorLogicError) as error:
-        analysed(text, **data).check_sizes()
+        found = analysed(text, **data)
+        list(map(found.shape, found.tensors))
     found = error.value.diagnostic
     assert (found.message, found.code) == (message, code)
     assert found.location is not None

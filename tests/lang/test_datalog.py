@@ -34,7 +34,7 @@ def answers(text, backend="numpy", **given):
     """Run a program; return the tuples of every derived relation, by name."""
     analysis, graph = lowered(text, given)
     inputs = {n: np.zeros(analysis.shape(n), bool) for n, t in analysis.tensors.items() if t.facts}
-    for facts in analysis.facts:
+    for facts in (x for x in analysis.statements if isinstance(x, s.Facts)):
         for row in facts.rows():
             inputs[facts.name][tuple(analysis.code(facts.name, p, c) for p, c in enumerate(row))] = True
     inputs |= given
@@ -92,7 +92,7 @@ def naive(text):
     module = parse(text)
     analysis = analyse(module.statements)
     known = {}
-    for facts in analysis.facts:
+    for facts in (x for x in analysis.statements if isinstance(x, s.Facts)):
         known.setdefault(facts.name, set()).update(facts.rows())
     universe = sorted(
         {e for info in analysis.domains.values() for e in (info.elements or range(info.size))},

@@ -7,6 +7,8 @@ after the other into a graph. Mistakes that need no values are found here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation
@@ -17,8 +19,8 @@ from .checks import check_body, check_constants, check_marks, check_queries, che
 from .declarations import GivenTensor, Statement, declare, find_scalars, literal_array
 from .domain_inference import DomainKey, Places, infer_places, unknown_constant
 from .domains import Domain
-from .extents import ReadPlace, forms, solve_extents, variable_ranges
-from .index_names import SliceLength, named
+from .extents import ReadPlace, Slice, forms, solve_extents, variable_ranges
+from .index_names import named
 from .number_growth import grow
 from .strata import Component, check_safety, components, is_rule
 
@@ -44,6 +46,7 @@ class TensorInfo(NamedTuple):
     at: SourceLocation | None
 
 
+@dataclass(eq=False, repr=False)
 class Analysis:
     """The meaning of a program: see the attributes, and :meth:`shape`, :meth:`code` and :meth:`domain` for questions about it.
 
@@ -55,47 +58,30 @@ class Analysis:
     ((2,), 1, ('Old',))
     """
 
-    def __init__(
-        self,
-        statements: tuple[s.Statement, ...],
-        tensors: dict[str, TensorInfo],
-        domains: dict[DomainKey, Domain],
-        parts: tuple[Component, ...],
-        scalars: dict[str, int | float],
-        functions: Mapping[str, Function],
-        places: Places,
-        dtype: str,
-    ) -> None:
-        self.statements = statements
-        self.tensors = tensors
-        self.domains = domains
-        self.components = parts
-        self.scalars = scalars  # scalars of known value, which may stand in indices
-        self.functions = functions  # attached Python functions, by name
-        self.dtype = dtype  # of numbers that come from truth values, indices and literals
-        self.facts = tuple(x for x in statements if isinstance(x, s.Facts))
-        self.queries = tuple(x for x in statements if isinstance(x, s.Query))
-        self.reads = tuple(x for x in statements if isinstance(x, s.Read))
-        self.writes = tuple(x for x in statements if isinstance(x, s.Write))
-        from_files = {r.head.name for r in self.reads}
+    statements: tuple[s.Statement, ...]
+    tensors: dict[str, TensorInfo]
+    domains: dict[DomainKey, Domain]
+    components: tuple[Component, ...]
+    scalars: dict[str, int | float]  # scalars of known value, which may stand in indices
+    functions: Mapping[str, Function]  # attached Python functions, by name
+    dtype: str  # of numbers that come from truth values, indices and literals
+    grown: frozenset[DomainKey]  # domains that hold numbers which only rules derive
+    _places: Places
+
+    def __post_init__(self) -> None:
+        from_files = {x.head.name for x in self.statements if isinstance(x, s.Read)}
         self.inputs = tuple(  # read, but neither defined, nor given, nor in a file
-            n for n, t in tensors.items() if not (t.derived or t.facts or t.given or n in from_files)
+            n for n, t in self.tensors.items() if not (t.derived or t.facts or t.given or n in from_files)
         )
         # the position that is kept of tensors with a virtual index, once they are lowered
         self.kept: dict[str, int] = {}
-        self._places = places
-        self._numbers = {id(statement): n for n, statement in enumerate(statements)}
-        self._equations: dict[int, s.Equation] = {}
-        self._made: list[s.Equation] = []
-        self._sizes: dict[object, int | None] = {}
-        self._extents: dict[tuple[str, int], int] = {}
-        self.given: Mapping[str, GivenTensor] = {}
-        self.grown: frozenset[DomainKey] = frozenset()  # domains that hold numbers which only rules derive
+        self._numbers = {id(statement): n for n, statement in enumerate(self.statements)}
+        self._equations: dict[int, s.Equation] = {}  # by the id of the rule
+        self._aliases: list[s.Equation] = []
 
     def domain(self, statement: s.Statement, variable: str) -> Domain:
         """Return the domain of a variable of a statement."""
-        root = self._places.find((self._numbers[id(statement)], variable))
-        return self._by_root[root]
+        return self._by_root[self._places.find((self._numbers[id(statement)], variable))]
 
     def place(self, name: str, place: int) -> Domain:
         """Return the domain of a place of a tensor."""
@@ -119,27 +105,22 @@ class Analysis:
         for p in range(self.tensors[name].arity):
             extent = self.extent(name, p)
             if extent is None:
-                raise self.unknown_size(self._places.known((name, p)).label, name, p)
+                raise self._unknown_size(name, p)
             found.append(extent)
         return tuple(found)
 
-    def unknown_size(self, label: str, name: str, place: int) -> GraphError:
+    def _unknown_size(self, name: str, place: int) -> GraphError:
         """Return the error of an index whose size nothing fixes."""
-        known = self._places.known((name, place))
-        what = f"index {label!r}" if label else "the index"
+        variable = self._places.known((name, place)).variable
+        what = f"index {variable.name!r}" if variable else "the index"
         message = f"nothing fixes the size of {what} (place {place + 1} of {name!r})"
         hints = [f"give {n}, whose shape would fix it" for n in self._sized_by(self._places.find((name, place)))[:1]]
         hints = hints or ["give data for a tensor that has the index, or write a literal"]
-        return GraphError(message, *hints, code="E679", location=known.at or self.tensors[name].at)
+        return GraphError(message, *hints, code="E679", location=(variable and variable.at) or self.tensors[name].at)
 
     def _sized_by(self, root: object) -> list[str]:
         """Return the inputs whose shapes would fix the size of an index."""
         return [n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))]
-
-    def check_sizes(self) -> None:
-        """Raise where the size of some index is not fixed by anything."""
-        for name in self.tensors:
-            self.shape(name)
 
     def constant_value(self, constant: s.Constant) -> Any:
         """Return what a constant stands for: the name of a scalar for its value, as a whole number where it is one."""
@@ -197,21 +178,18 @@ class Analysis:
     def alias(self, equation: s.Equation, statement: s.Statement) -> Analysis:
         """Let an equation that is made of a part of a statement have the statement's variables."""
         self._numbers[id(equation)] = self._numbers[id(statement)]
-        self._made.append(equation)  # so that no other object gets its identity
+        self._aliases.append(equation)  # so that no other object gets its identity
         return self
 
     def solve(self, given: Mapping[str, GivenTensor]) -> None:
         """Work out all sizes from the domains as they are now; call it again after adding names to a domain."""
         self.given = given
         roots = self._places.roots()
-        self._by_root: dict[object, Domain] = {}
-        for key in self.domains:
-            root = self._places.find(key)
-            self._by_root[root] = self.domains[key]
-        for other in roots:
-            if other not in self._by_root:
-                self._by_root[other] = self._places.domain(other)
-        self._sizes = {root: self._by_root[root].size for root in roots}
+        self._by_root: dict[object, Domain] = {self._places.find(key): d for key, d in self.domains.items()}
+        for root in roots:
+            if root not in self._by_root:
+                self._by_root[root] = self._places.domain(root)
+        self._sizes: dict[object, int | None] = {root: self._by_root[root].size for root in roots}
         equations = [(n, e) for n, e in enumerate(self.statements) if isinstance(e, s.Equation)]
         fixed = {
             (name, p): size
@@ -221,7 +199,7 @@ class Analysis:
             if size is not None
         }
         derived = {t.name: t.arity for t in self.tensors.values() if t.derived and not t.boolean}
-        extents = solve_extents(
+        self._extents = solve_extents(
             equations,
             self.scalars,
             self._sizes,
@@ -231,7 +209,6 @@ class Analysis:
             lambda root: self._by_root[root].kind != "range",
             {name: n for n, part in enumerate(self.components) for name in part.names},
         )
-        self._extents = extents
         for key, info in self.domains.items():
             size = self._sizes.get(self._places.find(key))
             if info.kind == "range" and size is not None:
@@ -246,18 +223,17 @@ def analyse(
 ) -> Analysis:
     """Find out what statements mean together; ``given`` describes tensors that are bound from Python."""
     data = {} if given is None else dict(given)
-    slices: dict[int, dict[str, list[SliceLength]]] = {}
+    slices: dict[int, list[Slice]] = {}
     scalars = find_scalars(program := tuple(statements), data)
     program = tuple(
-        named(x, scalars, slices.setdefault(n, {})) if isinstance(x, s.Equation) else x for n, x in enumerate(program)
+        named(x, scalars, slices.setdefault(n, [])) if isinstance(x, s.Equation) else x for n, x in enumerate(program)
     )
     attached = {} if functions is None else dict(functions)
     defined = [x for x in program if isinstance(x, s.Rule | s.Equation)]
     for x in defined:
         if isinstance(x, s.Equation) and x.operator not in OPERATORS:
-            raise GraphError(
-                f"unknown operator {x.operator!r}", *nearest(x.operator, OPERATORS), code="E680", location=x.at
-            )
+            hints = nearest(x.operator, OPERATORS)
+            raise GraphError(f"unknown operator {x.operator!r}", *hints, code="E680", location=x.at)
     tensors = declare(program, data, attached)
     check_queries(program, tensors)
     derived = {x.head.name for x in defined}
@@ -276,18 +252,8 @@ def analyse(
     for t in tensors.values():
         keys = tuple(first.setdefault(places.find((t.name, p)), (t.name, p)) for p in range(t.arity))
         own = by_head.get(t.name, [])
-        infos[t.name] = TensorInfo(
-            t.name,
-            t.arity,
-            t.boolean,
-            keys,
-            t.name in derived,
-            t.name in facts,
-            t.name in data,
-            _operator(own),
-            _virtual(own),
-            t.at,
-        )
+        origin = bool(own), t.name in facts, t.name in data
+        infos[t.name] = TensorInfo(t.name, t.arity, t.boolean, keys, *origin, _operator(own), _virtual(own), t.at)
     domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
     for x in defined:
         if is_rule(x, tensors):
@@ -306,12 +272,11 @@ def analyse(
     sized = {key for key in domains if places.known(key).data}
     positions = {key for key in domains if places.known(key).positions}
     grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized, positions)
-    result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
-    result.grown = grown
+    result = Analysis(program, infos, domains, parts, scalars, attached, dtype, grown, places)
     result.solve(data)
     check_constants(result)
-    for found in (length for lengths in slices.values() for several in lengths.values() for length in several):
-        check_slice(result, found)
+    for part in chain.from_iterable(slices.values()):
+        check_slice(result, part)
     return result
 
 
@@ -340,8 +305,6 @@ def _operator(own: Sequence[Statement]) -> str:
 
 
 def _virtual(own: Sequence[Statement]) -> int | None:
-    for x in own:
-        for p, place in enumerate(x.head.places):
-            if place.virtual and isinstance(place.index, s.Arithmetic):
-                return p
-    return None
+    """Return the place of which only the last position is kept: the one with a virtual step, such as ``*t+1``."""
+    places = [(p, place) for x in own for p, place in enumerate(x.head.places)]
+    return next((p for p, place in places if place.virtual and isinstance(place.index, s.Arithmetic)), None)

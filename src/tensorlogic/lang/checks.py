@@ -9,8 +9,7 @@ from ..errors import GraphError, nearest
 from . import syntax as s
 from .declarations import Declaration, Statement, mentions
 from .domain_inference import unknown_constant
-from .extents import forms, slice_lengths
-from .index_names import SliceLength
+from .extents import Slice, slices_of
 from .strata import Component, body_of
 
 if TYPE_CHECKING:
@@ -71,13 +70,11 @@ def check_constants(analysis: Analysis) -> None:
             for p, place in enumerate(tensor.places):
                 if isinstance(place.index, s.Constant) and not isinstance(statement, s.Query):
                     analysis.code(tensor.name, p, place.index)
-            for name, length, part in slice_lengths(tensor, analysis.scalars):
-                places = enumerate(forms(tensor, analysis.scalars))
-                p, form = next((n, f) for n, f in places if f is not None and f.variables == (name,))
-                check_slice(analysis, SliceLength(tensor.name, p, form.constant, length, part))
+            for part in slices_of(tensor, analysis.scalars):
+                check_slice(analysis, part)
 
 
-def check_slice(analysis: Analysis, found: SliceLength) -> None:
+def check_slice(analysis: Analysis, found: Slice) -> None:
     """Refuse a slice beyond the end of its axis."""
     extent = analysis.extent(found.tensor, found.place)
     if extent is not None and found.start + found.length > extent:

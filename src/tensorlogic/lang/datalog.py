@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import count
 from typing import NamedTuple, NoReturn
@@ -92,6 +92,13 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
     domains = {name: analysis.domain(statement, name) for name in s.variables(statement)}
     fresh = (f"${n}" for n in count())  # which no variable of a program is called
     literals: list[s.Expression] = []
+
+    def variable_for(index: s.Index, domain: Domain) -> s.Variable:
+        variable = s.Variable(next(fresh), at=index.at)
+        domains[variable.name] = domain
+        literals.append(s.Comparison("=", variable, as_value(index), at=index.at))
+        return variable
+
     for literal in body_of(statement):
         atom = literal.atom if isinstance(literal, s.Not) else literal
         if not isinstance(atom, s.Tensor):
@@ -101,10 +108,7 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
         for p, place in enumerate(atom.places):
             index = place.index
             if isinstance(index, s.Arithmetic):
-                variable = s.Variable(next(fresh), at=index.at)
-                domains[variable.name] = analysis.place(atom.name, p)
-                literals.append(s.Comparison("=", variable, as_value(index), at=index.at))
-                index = variable
+                index = variable_for(index, analysis.place(atom.name, p))
             elif isinstance(index, s.Range):
                 _refuse("a range in a rule", index, "compare the index instead: x >= 4, x < 8")
             places.append(s.Place(index, at=place.at))
@@ -116,10 +120,7 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
         if not isinstance(index, s.Variable) or index.name in output:
             if isinstance(index, s.Range):
                 _refuse("a range in the head of a rule", index, "compare the index in the body: x >= 4, x < 8")
-            variable = s.Variable(next(fresh), at=index.at)
-            domains[variable.name] = analysis.place(head.name, p)
-            literals.append(s.Comparison("=", variable, as_value(index), at=index.at))
-            index = variable
+            index = variable_for(index, analysis.place(head.name, p))
         output.append(index.name)
     return Rule(head.name, tuple(output), tuple(literals), domains, statement)
 
@@ -154,7 +155,7 @@ class _Lowering:
         fixed: dict[int, dict[int, Factor]] = {}  # by rule: the literals that are the same in every round
         done: dict[int, Tensor] = {}
         for rule in (rule for group in rules.values() for rule in group):
-            still = [n for n, part in enumerate(rule.literals) if not _reads(part, rules)]
+            still = [n for n, part in enumerate(rule.literals) if not s.reads(part, rules)]
             if len(still) == len(rule.literals):
                 done[id(rule)] = self.rule(rule)
             else:
@@ -242,11 +243,11 @@ class _Lowering:
             return Factor(found.tensor, found.axes)
         axes = s.variables(part)
         left, right = part.left, part.right
+        sides: Sequence[Tensor | int | float] | None = None
         if part.operator in ("=", "!="):
-            codes = self._codes(left, right, rule, axes) or self._codes(right, left, rule, axes)
-            if codes is not None:
-                return Factor(getattr(self.b, s.COMPARISONS[part.operator])(*codes), axes)
-        sides = [self.value(side, rule, axes) for side in (left, right)]
+            sides = self._codes(left, right, rule, axes) or self._codes(right, left, rule, axes)
+        if sides is None:
+            sides = [self.value(side, rule, axes) for side in (left, right)]
         return Factor(getattr(self.b, s.COMPARISONS[part.operator])(*sides), axes)
 
     def _of_indices(self, part: s.Comparison) -> bool:
@@ -343,7 +344,3 @@ class _Lowering:
 def _size(domain: Domain) -> int:
     assert domain.size is not None, "the analysis refuses indices of unknown size"
     return domain.size
-
-
-def _reads(part: s.Expression, names: Collection[str]) -> bool:
-    return any(isinstance(p, s.Tensor) and p.name in names for p in s.walk(part))

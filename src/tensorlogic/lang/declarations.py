@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +21,15 @@ class GivenTensor(NamedTuple):
     """What is known of a tensor that is given from outside: its shape (None: only its arity), and its elements' names by place.
 
     >>> GivenTensor.of(np.ones((2, 3), "float32"))
-    GivenTensor(shape=(2, 3), boolean=False, dtype='float32', value=None, elements=())
+    GivenTensor(shape=(2, 3), boolean=False, dtype='float32', value=None, elements=None)
     """
 
     shape: tuple[int | None, ...]
     boolean: bool = False
     dtype: str | None = None
     value: int | float | None = None  # of a scalar, so that it can stand in an index: Emb[n,L,d]
-    elements: tuple[Iterable[str | int] | None, ...] = ()  # for each place the constants its column holds, in order
+    # the constants in some places, in the order in which they appear
+    elements: Callable[[Sequence[int]], Iterable[str | int]] | None = None
 
     @classmethod
     def of(cls, array: Any) -> GivenTensor:
@@ -151,70 +152,52 @@ def declare(
         known = arities.setdefault(name, (count, part))
         if known[0] != count:
             places = counted(known[0], "place")
-            message = f"has {places} at {_where(known[1])} but {counted(count, 'place')} here"
+            message = f"{name!r} has {places} at {_where(known[1])} but {counted(count, 'place')} here"
             hint = "give one of the two another name"
-            _clash(name, message, part, f"write {places} here too, or {hint}" if known[0] else hint, "E674")
+            hint = f"write {places} here too, or {hint}" if known[0] else hint
+            raise GraphError(message, hint, code="E674", location=part.at)
 
     def kind(name: str, boolean: bool, part: s.Part) -> None:
         known = kinds.setdefault(name, (boolean, part))
         if known[0] != boolean:
             words = ("truth values, in parentheses,", "numbers, in brackets,")[:: 1 if known[0] else -1]
-            message = f"holds {words[0]} at {_where(known[1])} but {words[1]} here"
-            _clash(name, message, part, "write it the same way everywhere", "E675")
+            message = f"{name!r} holds {words[0]} at {_where(known[1])} but {words[1]} here"
+            raise GraphError(message, "write it the same way everywhere", code="E675", location=part.at)
 
     for statement in statements:
         if isinstance(statement, s.Facts):
             arity(statement.name, len(statement.columns), statement)
             kind(statement.name, True, statement)
             continue
-        compared = _compared(statement)
+        comparisons = [part for part in s.walk(statement) if isinstance(part, s.Comparison)]
+        compared = {id(side) for part in comparisons for side in (part.left, part.right)}
         for mention in mentions(statement):
             tensor = mention.tensor
             order.setdefault(tensor.name, tensor.at)
-            literal = isinstance(statement, s.Equation) and isinstance(statement.value, s.ListLiteral)
-            if mention.role == "head" and literal and not tensor.places:
-                assert isinstance(statement, s.Equation) and isinstance(statement.value, s.ListLiteral)
-                arity(tensor.name, literal_array(statement.value).ndim, tensor)
+            literal = statement.value if isinstance(statement, s.Equation) else None
+            if mention.role == "head" and isinstance(literal, s.ListLiteral) and not tensor.places:
+                arity(tensor.name, literal_array(literal).ndim, tensor)
                 kind(tensor.name, False, tensor)
             elif mention.role != "whole":
-                if _is_name(mention, compared):
-                    continue
+                bare = not (tensor.places or tensor.boolean or mention.logical or mention.role == "head")
+                if bare and id(tensor) in compared:
+                    continue  # it may be the name of an element, such as Alice in x = Alice
                 arity(tensor.name, len(tensor.places), tensor)
                 if tensor.places or tensor.boolean or mention.logical:
                     kind(tensor.name, tensor.boolean or (mention.logical and not tensor.places), tensor)
     for name, data in given.items():
         known = arities.get(name)
         if known is not None and len(data.shape) != known[0]:
-            message = f"{name!r} has {counted(known[0], 'place')} in the program but is given with {counted(len(data.shape), 'place')}"
+            places, given_places = counted(known[0], "place"), counted(len(data.shape), "place")
+            message = f"{name!r} has {places} in the program but is given with {given_places}"
             at = None if known[1] is None else known[1].at
             raise GraphError(message, "give it with as many axes as it has places", code="E674", location=at)
         arities.setdefault(name, (len(data.shape), None))
         kinds.setdefault(name, (data.boolean, None))
         order.setdefault(name, None)
-    known_names = {n for n in order if n in arities}
-    return {
-        n: Declaration(n, arities[n][0], kinds.get(n, (False, None))[0], order[n]) for n in order if n in known_names
-    }
-
-
-def _compared(statement: s.Statement) -> set[int]:
-    """Return the ids of the sides of comparisons in a statement."""
-    return {
-        id(side) for part in s.walk(statement) if isinstance(part, s.Comparison) for side in (part.left, part.right)
-    }
-
-
-def _is_name(mention: Mention, compared: set[int]) -> bool:
-    """Tell whether a bare capitalised word in a comparison may be the name of an element, such as ``x = Alice``."""
-    tensor = mention.tensor
-    if tensor.places or tensor.boolean or mention.logical or mention.role == "head":
-        return False
-    return id(tensor) in compared
+    found = [(n, at, kinds.get(n, (False, None))[0]) for n, at in order.items() if n in arities]
+    return {n: Declaration(n, arities[n][0], boolean, at) for n, at, boolean in found}
 
 
 def _where(part: s.Part | None) -> str:
     return "the given data" if part is None or part.at is None else str(part.at)
-
-
-def _clash(name: str, message: str, part: s.Part, hint: str, code: str) -> None:
-    raise GraphError(f"{name!r} {message}", hint, code=code, location=part.at)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
+
+import msgspec
 
 from ..diagnostics import SourceLocation
 from ..errors import GraphError, nearest
@@ -13,7 +15,7 @@ from . import syntax as s
 from .affine import affine
 from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
 from .domains import Domain
-from .index_names import SliceLength
+from .extents import Slice
 from .strata import calculated
 
 DomainKey = tuple[str, int]  # the first place of a tensor that has the domain
@@ -37,33 +39,26 @@ class Data(NamedTuple):
     at: SourceLocation | None
 
 
-class _Class:
+class _Class(msgspec.Struct, eq=False):
     """What is known of places and variables that share a domain."""
 
-    def __init__(self) -> None:
-        self.constants: dict[str | int, SourceLocation | None] = {}
-        self.read: int = -1  # the greatest number read in a place, which says how far a recurrence must go
-        self.arithmetic: s.Part | None = None
-        self.named = False  # some constant stands in a relation, or on the left side
-        self.related = False  # some constant stands in a relation
-        self.numeric = False  # a place of a tensor of numbers
-        self.valued = False  # an index that is used as a number
-        self.positions = False  # calculated with in a place of a tensor of numbers, so that elements are positions
-        self.data: list[Data] = []
-        self.label = ""  # the first variable that stands there, and where
-        self.at: SourceLocation | None = None
+    constants: dict[str | int, SourceLocation | None] = {}
+    read: int = -1  # the greatest number read in a place, which says how far a recurrence must go
+    data: list[Data] = []
+    variable: s.Variable | None = None  # the first that stands there
+    arithmetic: s.Part | None = None
+    named: bool = False  # some constant stands in a relation, or on the left side
+    related: bool = False  # some constant stands in a relation
+    numeric: bool = False  # a place of a tensor of numbers
+    valued: bool = False  # an index that is used as a number
+    positions: bool = False  # calculated with in a place of a tensor of numbers, so that elements are positions
 
     def merge(self, other: _Class) -> None:
         self.constants.update({c: at for c, at in other.constants.items() if c not in self.constants})
         self.read = max(self.read, other.read)
-        self.arithmetic = self.arithmetic or other.arithmetic
-        self.named = self.named or other.named
-        self.related = self.related or other.related
-        self.numeric = self.numeric or other.numeric
-        self.valued = self.valued or other.valued
-        self.positions = self.positions or other.positions
         self.data += other.data
-        self.label, self.at = (self.label, self.at) if self.label else (other.label, other.at)
+        for name in ("variable", "arithmetic", "named", "related", "numeric", "valued", "positions"):
+            setattr(self, name, getattr(self, name) or getattr(other, name))
 
 
 Key = tuple[str, int] | tuple[int, str]  # a place of a tensor, or a variable of a statement (by its number)
@@ -136,10 +131,10 @@ class Places:
             match place.index:
                 case s.Variable(name="_"):
                     pass  # anything: every one is a variable of its own
-                case s.Variable(name=name):
+                case s.Variable(name=name) as variable:
                     self.join(key, (number, name))
                     found = self.known(key)
-                    found.label, found.at = (found.label, found.at) if found.label else (name, place.index.at)
+                    found.variable = found.variable or variable
                 case s.Constant() as constant:
                     self._later.append((key, constant, mention.role != "head"))
                     self.known(key).named |= boolean or mention.role == "head"
@@ -228,31 +223,29 @@ class Places:
 
     def _facts(self, statement: s.Facts) -> None:
         """Add the constants of facts, row by row, each to the domain of its place."""
-        by_class: dict[int, list[int]] = {}
-        for p in range(len(statement.columns)):
-            by_class.setdefault(id(self.known((statement.name, p))), []).append(p)
-        for places in by_class.values():
-            found = self.known((statement.name, places[0]))
-            found.named = found.related = True
+        for found, places in self._related(statement.name, range(len(statement.columns))):
             columns = [statement.columns[p] for p in places]
             rows = columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
             for constant in dict.fromkeys(rows):
                 found.constants.setdefault(constant, statement.at)
 
     def add_given(self, name: str, data: GivenTensor) -> None:
-        """Add the elements that given data name; places that share a domain together, where the data can say their order."""
-        by_class: dict[int, list[int]] = {}
-        for p, elements in enumerate(data.elements):
-            if elements is not None:
-                by_class.setdefault(id(self.known((name, p))), []).append(p)
-        joint = getattr(data.elements, "joint", None)
-        for places in by_class.values():
-            found = self.known((name, places[0]))
-            found.named = found.related = True
-            columns = [data.elements[p] or () for p in places] if joint is None else [joint(places)]
-            new = dict.fromkeys(chain.from_iterable(columns))
+        """Add the elements that given data name; places that share a domain together, in the order of their rows."""
+        if data.elements is None:
+            return
+        for found, places in self._related(name, range(len(data.shape))):
+            new = dict.fromkeys(data.elements(places))
             known = found.constants
             known.update({c: None for c in new if c not in known} if known else new)
+
+    def _related(self, name: str, places: Iterable[int]) -> list[tuple[_Class, list[int]]]:
+        """Return the domains of some places of a relation, which now have constants, each with the places that share it."""
+        together: dict[int, tuple[_Class, list[int]]] = {}
+        for p in places:
+            found = self.known((name, p))
+            found.named = found.related = True
+            together.setdefault(id(found), (found, []))[1].append(p)
+        return list(together.values())
 
     # the result
 
@@ -262,11 +255,10 @@ class Places:
         sizes = found.data
         for other in sizes[1:]:
             if other.size != sizes[0].size:
-                label = f"index {found.label!r}" if found.label else "an index"
+                label = f"index {found.variable.name!r}" if found.variable else "an index"
                 message = f"{label} is {sizes[0].size} in {sizes[0].what} but {other.size} in {other.what}"
-                raise GraphError(
-                    message, "give arrays whose sizes agree", code="E676", location=other.at or sizes[0].at
-                )
+                hint = "give arrays whose sizes agree"
+                raise GraphError(message, hint, code="E676", location=other.at or sizes[0].at)
         size = sizes[0].size if sizes else None
         numeric = set(map(type, found.constants)) <= {int}
         words = [] if numeric else [c for c in found.constants if isinstance(c, str)]
@@ -315,7 +307,7 @@ def infer_places(
     given: Mapping[str, GivenTensor],
     derived: set[str],
     literals: Mapping[str, tuple[int, ...]],
-    slices: Mapping[int, Mapping[str, Sequence[SliceLength]]],
+    slices: Mapping[int, Sequence[Slice]],
 ) -> Places:
     """Join what shares an index, and gather the constants and the sizes that data give."""
     found = Places(tensors, scalars)
@@ -334,10 +326,9 @@ def infer_places(
             entry = found.known((name, p))
             entry.numeric = True
             entry.data.append(Data(size, name, tensors[name].at))
-    for number, lengths in slices.items():
-        for variable, several in lengths.items():
-            for found_slice in several:
-                found.known((number, variable)).data.append(Data(found_slice.length, "a slice", found_slice.part.at))
+    for number, several in slices.items():
+        for each in several:
+            found.known((number, each.variable)).data.append(Data(each.length, "a slice", each.part.at))
     return found
 
 

@@ -17,8 +17,7 @@ from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component, TensorInfo
 from .declarations import literal_array, mentions, number_of
-from .evaluate import Evaluation, free
-from .extents import forms
+from .evaluate import Evaluation, free, places_of
 from .heads import FILL, Contribution, Target, contribution, merge, settled
 from .indexing import Value
 
@@ -53,8 +52,9 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
         lower_recursion(component, analysis, b, values)
         return
     for name in component.names:
-        parts = contributions(name, component.statements, analysis, b, lookup)
-        values[name] = total(name, parts, analysis, b, values)
+        info, parts = analysis.tensors[name], contributions(name, component.statements, analysis, b, lookup)
+        parts += data_of(name, analysis, b, values)
+        values[name] = settled(b, merge(b, parts, info), info, 0)
 
 
 def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:
@@ -130,16 +130,8 @@ def truth(b: GraphBuilder, part: Contribution) -> Contribution:
 
 def targets(analysis: Analysis, equation: s.Equation) -> list[Target]:
     """Return the places of a left side."""
-    name = equation.head.name
-    shape = analysis.shape(name)
-    found = []
-    for p, (place, form) in enumerate(zip(equation.head.places, forms(equation.head, analysis.scalars), strict=True)):
-        if form is None:
-            assert isinstance(place.index, s.Constant)
-            found.append(Target(analysis.code(name, p, place.index), shape[p]))
-        else:
-            found.append(Target(form, shape[p]))
-    return found
+    shape = analysis.shape(equation.head.name)
+    return [Target(form, shape[p]) for p, form in enumerate(places_of(analysis, equation.head))]
 
 
 def _cells(
@@ -156,15 +148,6 @@ def _cells(
     for place, number in cells:
         array[place] = join(array[place], number)
     return Contribution(b.constant(array), len({place for place, _ in cells}) == array.size)
-
-
-def total(
-    name: str, parts: Sequence[Contribution], analysis: Analysis, b: GraphBuilder, values: Mapping[str, Tensor]
-) -> Tensor:
-    """Combine what is said of a tensor, with the data given for it."""
-    info = analysis.tensors[name]
-    given = data_of(name, analysis, b, values)
-    return settled(b, merge(b, [*parts, *given], info), info, 0)
 
 
 def data_of(name: str, analysis: Analysis, b: GraphBuilder, values: Mapping[str, Tensor]) -> list[Contribution]:

@@ -14,7 +14,7 @@ from ..ir.tensor import Tensor
 from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis
-from .extents import forms
+from .extents import forms, slice_variable
 from .functions import apply_function
 from .indexing import Value, aligned, contract, length, read
 
@@ -29,7 +29,7 @@ def free(part: s.Part) -> Indices:
     for piece in s.walk(part):
         if isinstance(piece, s.Tensor):
             slices = sum(isinstance(place.index, s.Range) for place in piece.places)
-            found.update(f":{n}" for n in range(slices))
+            found.update(slice_variable(n) for n in range(slices))
     return frozenset(found)
 
 
@@ -38,6 +38,18 @@ def factors_of(part: s.Expression) -> list[s.Expression]:
     if not isinstance(part, s.Product):
         return [part]
     return [f for factor in part.factors for f in factors_of(factor)]
+
+
+def places_of(analysis: Analysis, tensor: s.Tensor) -> list[Affine | int]:
+    """Return what stands in each place of a tensor: a position, or the form of an index."""
+    result: list[Affine | int] = []
+    for p, (place, form) in enumerate(zip(tensor.places, forms(tensor, analysis.scalars), strict=True)):
+        if form is None:
+            assert isinstance(place.index, s.Constant)
+            result.append(analysis.code(tensor.name, p, place.index))
+        else:
+            result.append(form)
+    return result
 
 
 def reads_last(analysis: Analysis, statement: s.Statement, part: s.Tensor) -> bool:
@@ -145,10 +157,9 @@ class Evaluation:
                 found = self.tensor(atom)
                 return self.sum(Value(b.logical_not(found.tensor), found.axes), sums)
             case s.ListLiteral():
+                message = "a literal stands inside an expression, so its indices have no names"
                 hint = "give it a name in an equation of its own: W = [1, 2, 3]"
-                raise self.fail(
-                    "a literal stands inside an expression, so its indices have no names", hint, part=part, code="E686"
-                )
+                raise self.fail(message, hint, part=part, code="E686")
         raise self.fail("a text is no value of an equation", "compare with it, or read a file", part=part, code="E687")
 
     def _power(self, base: Any, exponent: Any) -> Any:
@@ -233,23 +244,11 @@ class Evaluation:
         """Read a tensor by its indices."""
         if not part.places and part.name in self.analysis.scalars:
             return Value(self.analysis.scalars[part.name])
-        tensor, places = self.lookup(part.name), self.places(part)
+        tensor, places = self.lookup(part.name), places_of(self.analysis, part)
         at = self.analysis.tensors[part.name].virtual
         if at is not None and reads_last(self.analysis, self.equation, part):
             places[at] = self.analysis.kept[part.name] if int(tensor.shape[at]) > 1 else 0
         return self.read(part, tensor, places)
-
-    def places(self, part: s.Tensor) -> list[Affine | int]:
-        """Return what stands in each place: a position, or the form of an index."""
-        found = forms(part, self.analysis.scalars)
-        result: list[Affine | int] = []
-        for p, (place, form) in enumerate(zip(part.places, found, strict=True)):
-            if form is None:
-                assert isinstance(place.index, s.Constant)
-                result.append(self.analysis.code(part.name, p, place.index))
-            else:
-                result.append(form)
-        return result
 
     def read(self, part: s.Tensor, tensor: Tensor, places: Sequence[Affine | int]) -> Value:
         """Read a tensor by what stands in each place, and note where that is beyond its axes."""

@@ -21,6 +21,22 @@ class ReadPlace(NamedTuple):
     extent: int
 
 
+class Slice(NamedTuple):
+    """A slice of a tensor that says where it ends: the index that stands for it, its place, start and length."""
+
+    variable: str
+    tensor: str
+    place: int
+    start: int
+    length: int
+    part: s.Range
+
+
+def slice_start(part: s.Range, scalars: Scalars) -> int:
+    """Return where a slice starts."""
+    return 0 if part.start is None else affine(part.start, scalars).constant
+
+
 def slice_variable(number: int) -> str:
     """Return the name of the index that stands for the slices of a tensor, counted from 0: no variable is written so.
 
@@ -38,22 +54,21 @@ def forms(tensor: s.Tensor, scalars: Scalars) -> list[Affine | None]:
         match place.index:
             case s.Constant():
                 result.append(None)
-            case s.Range(start=start):
-                first = 0 if start is None else affine(start, scalars).constant
-                result.append(Affine(((slice_variable(slices), 1),), first))
+            case s.Range() as part:
+                result.append(Affine(((slice_variable(slices), 1),), slice_start(part, scalars)))
                 slices += 1
             case index:
                 result.append(affine(index, scalars))
     return result
 
 
-def slice_lengths(tensor: s.Tensor, scalars: Scalars) -> Iterator[tuple[str, int, s.Range]]:
-    """Go through the slices of a tensor that say where they end: the index that stands for each, and its length."""
-    ranges = [place.index for place in tensor.places if isinstance(place.index, s.Range)]
-    for n, part in enumerate(ranges):
+def slices_of(tensor: s.Tensor, scalars: Scalars) -> Iterator[Slice]:
+    """Go through the slices of a tensor that say where they end."""
+    ranges = [(p, place.index) for p, place in enumerate(tensor.places) if isinstance(place.index, s.Range)]
+    for n, (p, part) in enumerate(ranges):
         if part.stop is not None:
-            first = 0 if part.start is None else affine(part.start, scalars).constant
-            yield slice_variable(n), affine(part.stop, scalars).constant - first, part
+            start, stop = slice_start(part, scalars), affine(part.stop, scalars).constant
+            yield Slice(slice_variable(n), tensor.name, p, start, stop - start, part)
 
 
 def variable_ranges(
@@ -79,8 +94,8 @@ def variable_ranges(
         if form is not None and len(form.terms) == 1 and form.constant and form.terms[0][1] > 0:
             _limit(ranges, form.terms[0][0], -(form.constant // form.terms[0][1]), None)  # a position is not below 0
     for mention in mentions(equation):
-        for name, length, _ in slice_lengths(mention.tensor, scalars):
-            _limit(ranges, name, 0, length)
+        for part in slices_of(mention.tensor, scalars):
+            _limit(ranges, part.variable, 0, part.length)
         if mention.role == "head":
             continue
         for p, form in enumerate(forms(mention.tensor, scalars)):
@@ -93,10 +108,8 @@ def variable_ranges(
                 whole.setdefault(form.variables[0], []).append(limit)
             if limit is not None and form.terms:
                 reads.append(ReadPlace(form, limit))
-    for (
-        name,
-        limits,
-    ) in whole.items():  # all that an index reads may go further than its data: X[t+1] = ... has one more
+    for name, limits in whole.items():
+        # all that an index reads may go further than its data: X[t+1] = ... has one more
         if None not in limits and name not in moved:
             ranges[name] = (ranges[name][0], None)
     plain = {read.form.variables[0] for read in reads if len(read.form.terms) == 1}
@@ -144,13 +157,17 @@ def _fit(ranges: dict[str, Range], read: ReadPlace, target: str) -> None:
 
 
 def _fits(ranges: Mapping[str, Range], read: ReadPlace) -> bool:
-    known = {name: (first, last) for name, (first, last) in ranges.items() if last is not None}
-    if any(name not in known for name in read.form.variables):
-        return True  # not known yet
-    if any(first >= last for first, last in (known[name] for name in read.form.variables)):
-        return True
-    low, high = read.form.bounds(known)
-    return low >= 0 and high < read.extent
+    bounds = _bounds(read.form, ranges)
+    return not bounds or (bounds[0] >= 0 and bounds[1] < read.extent)
+
+
+def _bounds(form: Affine, ranges: Mapping[str, Range]) -> tuple[int, ...] | None:
+    """Return the least and the greatest value of an index, nothing where a variable has no values; None where that is not known yet."""
+    variables = form.variables
+    known = {v: (first, last) for v, (first, last) in ranges.items() if v in variables and last is not None}
+    if len(known) < len(variables):
+        return None
+    return () if any(first >= last for first, last in known.values()) else form.bounds(known)
 
 
 def concat_index(equation: s.Equation) -> str | None:
@@ -215,12 +232,9 @@ def solve_extents(
             ranges, _ = variable_ranges(equation, scalars, partial(size, number), partial(outside, own))
             found[number] = ranges
             for call in s.walk(equation.value):
-                if (
-                    isinstance(call, s.Call)
-                    and call.function == "concat"
-                    and (new := concat_index(equation)) is not None
-                ):
-                    ranges[new] = (0, concat_size(equation, call, ranges)) if ranges[new][1] is None else ranges[new]
+                new = concat_index(equation) if isinstance(call, s.Call) and call.function == "concat" else None
+                if new is not None and ranges[new][1] is None:
+                    ranges[new] = (0, concat_size(equation, call, ranges))  # type: ignore[arg-type]
             for name, (_first, last) in ranges.items():
                 if name[0] != ":" and last is not None and sizes.get(class_of((number, name))) is None:
                     sizes[class_of((number, name))] = last
@@ -251,9 +265,5 @@ def _positions(equation: s.Equation, p: int, scalars: Scalars, ranges: Mapping[s
     if form is None:
         constant = equation.head.places[p].index
         return whole_number(constant, scalars) + 1 if isinstance(constant, s.Constant) else 0
-    known = {name: (first, last) for name, (first, last) in ranges.items() if last is not None}
-    if any(name not in known for name in form.variables):
-        return None
-    if any(known[name][0] >= known[name][1] for name in form.variables):
-        return 0
-    return form.bounds(known)[1] + 1
+    bounds = _bounds(form, ranges)
+    return None if bounds is None else bounds[1] + 1 if bounds else 0

@@ -32,9 +32,8 @@ def lower_fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, va
     for name in component.names:
         info = analysis.tensors[name]
         base[name] = contributions(name, outside, analysis, b, outer) + data_of(name, analysis, b, values)
-        own = [x for x in component.statements if x.head.name == name]
         dtype = "bool" if info.boolean else analysis.dtype
-        start = b.constant(np.asarray(zero(info, own), dtype))
+        start = b.constant(np.asarray(zero(info, component.statements), dtype))
         starts.append(b.broadcast_to(start, analysis.shape(name)))
     others = dict.fromkeys(name for statement in inside for name in _others(statement, component.names, analysis))
     read = [outer(name) for name in others]  # inputs are declared outside of the body
@@ -51,8 +50,7 @@ def lower_fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, va
         for name, before in zip(component.names, carries, strict=True):
             parts = contributions(name, inside, analysis, b, lookup, recursive=True)
             info = analysis.tensors[name]
-            own = [x for x in component.statements if x.head.name == name]
-            after = settled(b, merge(b, [*parts, *base[name]], info), info, zero(info, own))
+            after = settled(b, merge(b, [*parts, *base[name]], info), info, zero(info, component.statements))
             if not info.boolean and info.operator == "=":
                 after = _swinging(b, before, after, finite)
             result.append(cast(b, after, before.dtype))

@@ -15,7 +15,7 @@ from .affine import Affine
 from .analysis import TensorInfo
 from .declarations import literal_array
 from .evaluate import Evaluation, factors_of, free
-from .indexing import Value, aligned, contract, length, position, tensor_of, with_axes
+from .indexing import Ranges, Value, aligned, contract, length, position, tensor_of, with_axes
 from .strata import is_logical
 
 INF = float("inf")
@@ -161,8 +161,8 @@ def zero(info: TensorInfo, statements: Sequence[s.Rule | s.Equation]) -> float:
     """Return what an element of a recursion is before anything derives it: the zero of the algebra that the left side asks for."""
     if info.operator == "min=":
         return INF
-    sums = [x for x in statements if isinstance(x, s.Equation) and x.operator == "max=" and len(_terms(x.value)) > 1]
-    return -INF if sums else 0
+    own = [x for x in statements if x.head.name == info.name and isinstance(x, s.Equation) and x.operator == "max="]
+    return -INF if any(len(_terms(x.value)) > 1 for x in own) else 0
 
 
 def merge(b: GraphBuilder, parts: Sequence[Contribution], info: TensorInfo) -> Contribution:
@@ -186,8 +186,8 @@ def settled(b: GraphBuilder, part: Contribution, info: TensorInfo, none: float) 
 def place(at: Evaluation, value: Value, targets: Sequence[Target], way: str) -> tuple[Tensor, bool]:
     """Put a value by the indices of the left side into a tensor with an axis for each place; tell whether that fills it."""
     b = at.b
-    axes, forms = _copies(at, targets)
-    value = with_axes(b, at.numeric(value) if way != "or" else value, at.head, at.ranges, at.analysis.dtype)
+    axes, forms = _copies(targets)
+    value = with_axes(b, at.numeric(value), at.head, at.ranges, at.analysis.dtype)
     tensor: Any = value.tensor
     ranges = {**at.ranges, **{copy: at.ranges[name] for copy, name in axes.items()}}
     order = list(at.head)
@@ -198,16 +198,15 @@ def place(at: Evaluation, value: Value, targets: Sequence[Target], way: str) -> 
         )
         tensor = b.where(same, b.expand_dims(tensor, len(order)), _fill_like(tensor, FILL[way]))
         order.append(copy)
-    covered = not axes
-    for p, (form, target) in enumerate(zip(forms, targets, strict=True)):
-        tensor, order, whole = _place_one(at, tensor, order, form, target.extent, p, ranges, way)
+    covered, found = not axes, Value(tensor, tuple(order))
+    labels = [f"@{p}" for p in range(len(targets))]
+    for label, form, target in zip(labels, forms, targets, strict=True):
+        found, whole = _place_one(at, found, form, target.extent, label, ranges, way)
         covered = covered and whole
-    if order != [f"@{p}" for p in range(len(targets))]:
-        tensor = b.transpose(tensor, [order.index(f"@{p}") for p in range(len(targets))])
-    return tensor, covered
+    return aligned(b, found, labels), covered
 
 
-def _copies(at: Evaluation, targets: Sequence[Target]) -> tuple[dict[str, str], list[Affine | int]]:
+def _copies(targets: Sequence[Target]) -> tuple[dict[str, str], list[Affine | int]]:
     """Give a variable that stands in several places of the left side a name of its own in each."""
     seen: set[str] = set()
     copies: dict[str, str] = {}
@@ -229,31 +228,21 @@ def _copies(at: Evaluation, targets: Sequence[Target]) -> tuple[dict[str, str], 
 
 
 def _place_one(
-    at: Evaluation,
-    tensor: Any,
-    order: list[str],
-    form: Affine | int,
-    extent: int,
-    p: int,
-    ranges: dict[str, tuple[int, int]],
-    way: str,
-) -> tuple[Any, list[str], bool]:
-    """Turn the axes of the variables in one place into the axis of that place."""
-    b, label = at.b, f"@{p}"
-    fill = FILL[way]
+    at: Evaluation, value: Value, form: Affine | int, extent: int, label: str, ranges: Ranges, way: str
+) -> tuple[Value, bool]:
+    """Turn the axes of the variables in one place into the axis of that place; tell whether that fills it."""
+    b, fill, (tensor, order) = at.b, FILL[way], value
     if isinstance(form, int) or not form.terms:
         constant = form if isinstance(form, int) else form.constant // form.divisor
         tensor = b.expand_dims(tensor, len(order))
-        return _padded(b, tensor, len(order), constant, extent, 1, fill), [*order, label], extent == 1
+        return Value(_padded(b, tensor, len(order), constant, extent, 1, fill), (*order, label)), extent == 1
+    name, factor = form.terms[0]
+    axis, renamed = order.index(name), tuple(label if a == name else a for a in order)
     if form.is_step:
-        name = form.terms[0][0]
         start, count = ranges[name][0] + form.constant, length(ranges, name)
-        axis = order.index(name)
-        order = [label if a == name else a for a in order]
-        return _padded(b, tensor, axis, start, extent, count, fill), order, (start, count) == (0, extent)
-    if len(form.terms) == 1 and form.terms[0][1] == 1 and length(ranges, form.terms[0][0]) > 0:
-        name = form.terms[0][0]
-        return *_pooled(b, tensor, order, form, extent, label, ranges[name], way), False
+        return Value(_padded(b, tensor, axis, start, extent, count, fill), renamed), (start, count) == (0, extent)
+    if len(form.terms) == 1 and factor == 1 and length(ranges, name) > 0:
+        return Value(_pooled(b, tensor, axis, form, extent, ranges[name], way), renamed), False
     if way != "=":
         message = f"{at.equation.operator} with an index like this on the left side is not there"
         raise at.fail(message, part=at.equation.head, code="E693")
@@ -265,7 +254,7 @@ def _place_one(
     flat = b.reshape(moved, [-1, *moved.shape[len(axes) :]])
     zeros = b.broadcast_to(b.constant(np.zeros((), at.analysis.dtype)), [extent, *moved.shape[len(axes) :]])
     result = b.scatter_add(zeros, b.reshape(where.tensor, [-1]), flat, 0)
-    return result, [label, *(order[a] for a in rest)], False
+    return Value(result, (label, *(order[a] for a in rest))), False
 
 
 def _padded(b: GraphBuilder, tensor: Any, axis: int, start: int, extent: int, count: int, fill: float) -> Any:
@@ -276,27 +265,15 @@ def _padded(b: GraphBuilder, tensor: Any, axis: int, start: int, extent: int, co
     return b.pad(tensor, widths, _fill_like(tensor, fill))
 
 
-def _pooled(
-    b: GraphBuilder,
-    tensor: Any,
-    order: list[str],
-    form: Affine,
-    extent: int,
-    label: str,
-    span: tuple[int, int],
-    way: str,
-) -> tuple[Any, list[str]]:
+def _pooled(b: GraphBuilder, tensor: Any, axis: int, form: Affine, extent: int, span: tuple[int, int], way: str) -> Any:
     """Reduce groups of neighbours into one element each: ``x/2`` on the left side."""
-    name = form.terms[0][0]
-    axis = order.index(name)
     first, last = span[0] + form.constant, span[1] + form.constant
     low, high = first // form.divisor, (last - 1) // form.divisor + 1
-    widths = [(0, 0)] * len(order)
+    shape = list(tensor.shape)
+    widths = [(0, 0)] * len(shape)
     widths[axis] = (first - low * form.divisor, high * form.divisor - last)
     if widths[axis] != (0, 0):
         tensor = b.pad(tensor, widths, _fill_like(tensor, FILL[way]))
-    shape = list(tensor.shape)
     shape[axis : axis + 1] = [high - low, form.divisor]
     grouped = getattr(b, REDUCE[way])(b.reshape(tensor, shape), axis + 1)
-    result = _padded(b, grouped, axis, low, extent, high - low, FILL[way])
-    return result, [label if a == name else a for a in order]
+    return _padded(b, grouped, axis, low, extent, high - low, FILL[way])

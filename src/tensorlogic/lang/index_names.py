@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 from ..errors import GraphError
 from . import syntax as s
 from .affine import affine
 from .declarations import Scalars
+from .extents import Slice, slice_start
 
 PROJECTING = ("=", "+=")
 
 
-class SliceLength(NamedTuple):
-    """A slice that got the name of an index: the tensor and place it stands in, where it starts and how long it is."""
-
-    tensor: str
-    place: int
-    start: int
-    length: int
-    part: s.Range
-
-
-def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLength]]) -> s.Equation:
+def named(equation: s.Equation, scalars: Scalars, slices: list[Slice]) -> s.Equation:
     """Return an equation in which every index has a name of its own.
 
     Every ``_`` is a variable of its own. A slice has the index of the left side that stands nowhere on the right:
@@ -32,8 +25,8 @@ def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLe
     """
     result = equation
     if "_" in s.variables(equation):
-        count = iter(range(1, 1 << 30))
-        result = s.with_variables(equation, lambda v: s.Variable(f"_{next(count)}", at=v.at) if v.name == "_" else v)
+        numbers = count(1)
+        result = s.with_variables(equation, lambda v: s.Variable(f"_{next(numbers)}", at=v.at) if v.name == "_" else v)
     if any(isinstance(part, s.Range) for part in s.walk(result)):
         result = _sliced(result, scalars, slices)
     if any(isinstance(part, s.Operation) and part.operator in "+-" for part in s.walk(result.value)):
@@ -47,14 +40,15 @@ def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLe
 # slices
 
 
-def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLength]]) -> s.Equation:
+def _sliced(equation: s.Equation, scalars: Scalars, slices: list[Slice]) -> s.Equation:
     """Give slices the names of indices that stand on the left side alone."""
     head = equation.head
     inside = set(s.variables(equation.value))
     new = [v for v in s.variables(head) if v not in inside]
     if not head.places and equation.operator == "=" and _bare(equation.value):
-        count = max(_ranges(p) for p in s.walk(equation.value) if isinstance(p, s.Tensor))
-        new = [f"i{n}" for n in range(count)]
+        tensors = [p for p in s.walk(equation.value) if isinstance(p, s.Tensor)]
+        most = max(sum(isinstance(place.index, s.Range) for place in t.places) for t in tensors)
+        new = [f"i{n}" for n in range(most)]
         head = s.Tensor(head.name, tuple(s.Place(s.Variable(v, at=head.at), at=head.at) for v in new), at=head.at)
 
     def change(part: s.Part) -> s.Part | None:
@@ -69,7 +63,7 @@ def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[Slice
         index = found.index
         if not isinstance(index, s.Range):
             return found
-        start = 0 if index.start is None else affine(index.start, scalars).constant
+        start = slice_start(index, scalars)
         stop = None if index.stop is None else affine(index.stop, scalars).constant
         if start < 0 or (stop is not None and stop < start):
             message = f"a slice runs from 0 upwards, got {start}:{'' if stop is None else stop}"
@@ -78,23 +72,17 @@ def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[Slice
         if name is None:
             return found
         if stop is not None:
-            slices.setdefault(name, []).append(SliceLength(tensor.name, p, start, stop - start, index))
+            slices.append(Slice(name, tensor.name, p, start, stop - start, index))
         moved = s.Arithmetic("+", s.Variable(name, at=index.at), s.Constant(start), at=index.at)
         return s.Place(moved, found.normalised, found.virtual, at=found.at)
 
     return s.Equation(head, equation.operator, s.changed(equation.value, change), at=equation.at)
 
 
-def _ranges(tensor: s.Tensor) -> int:
-    return sum(isinstance(place.index, s.Range) for place in tensor.places)
-
-
 def _bare(value: s.Part) -> bool:
     """Tell whether nothing in an expression projects: no function, and no product of two tensors."""
-    for part in s.walk(value):
-        if isinstance(part, s.Call) or (isinstance(part, s.Product) and len(_factors(part)) > 1):
-            return False
-    return True
+    parts = s.walk(value)
+    return not any(isinstance(p, s.Call) or (isinstance(p, s.Product) and len(_factors(p)) > 1) for p in parts)
 
 
 # the terms of a sum
@@ -119,29 +107,25 @@ def _local(part: Any, outer: frozenset[str], *, linear: bool) -> Any:
         case s.Operation(operator="+" | "-") if linear:
             terms = _terms(part)
             shared = _shared(terms, outer)
-            renamed: dict[int, s.Expression] = {}
-            for n, term in enumerate(terms):
-                if n and shared & set(s.variables(term)):
-                    renamed[id(term)] = s.with_variables(term, _primed(shared, n))
+            renamed = {id(term): _primed(term, shared, n) for n, term in enumerate(terms) if n}
             return _replaced(part, renamed, outer)
         case s.Negative(value=value, at=at):
             return s.Negative(_local(value, outer, linear=linear), at=at)
         case s.Call(function=function, arguments=arguments, at=at):
-            done = []
-            for n, argument in enumerate(arguments):
-                around = outer.union(*(s.variables(a) for k, a in enumerate(arguments) if k != n))
-                done.append(_local(argument, around, linear=True))
-            return s.Call(function, tuple(done), at=at)
+            return s.Call(function, _each_local(arguments, outer, linear=True), at=at)
         case s.Product(factors=factors, at=at):
-            inner = []
-            for n, factor in enumerate(factors):
-                around = outer.union(*(s.variables(f) for k, f in enumerate(factors) if k != n))
-                inner.append(_local(factor, around, linear=False))
-            return s.Product(tuple(inner), at=at)
+            return s.Product(_each_local(factors, outer, linear=False), at=at)
         case s.Operation(operator=operator, left=left, right=right, at=at):
             one = _local(left, outer | set(s.variables(right)), linear=linear and operator == "/")
             return s.Operation(operator, one, _local(right, outer | set(s.variables(left)), linear=False), at=at)
     return part
+
+
+def _each_local(parts: Sequence[s.Expression], outer: frozenset[str], *, linear: bool) -> tuple[Any, ...]:
+    """Rename in each of some parts; the indices of the others are outside of it."""
+    used = [s.variables(part) for part in parts]
+    around = [outer.union(*used[:n], *used[n + 1 :]) for n in range(len(parts))]
+    return tuple(_local(part, others, linear=linear) for part, others in zip(parts, around, strict=True))
 
 
 def _replaced(part: Any, renamed: dict[int, s.Expression], outer: frozenset[str]) -> Any:
@@ -157,10 +141,7 @@ def _replaced(part: Any, renamed: dict[int, s.Expression], outer: frozenset[str]
 
 def _shared(terms: list[s.Expression], outer: frozenset[str]) -> set[str]:
     """Return the indices that several terms have, and that each of them has in a tensor of a product."""
-    counts: dict[str, int] = {}
-    for term in terms:
-        for name in s.variables(term):
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for term in terms for name in s.variables(term))
     found = {name for name, count in counts.items() if count > 1 and name not in outer}
     for term in terms:
         factors = _factors(term.value if isinstance(term, s.Negative) else term)
@@ -169,5 +150,12 @@ def _shared(terms: list[s.Expression], outer: frozenset[str]) -> set[str]:
     return found
 
 
-def _primed(names: set[str], count: int) -> Callable[[s.Variable], s.Variable]:
-    return lambda v: s.Variable(v.name + "\N{PRIME}" * count, at=v.at) if v.name in names else v
+def _primed(term: s.Expression, names: set[str], count: int) -> s.Expression:
+    """Return a term with primes behind the names of some of its indices."""
+    if names.isdisjoint(s.variables(term)):
+        return term
+    primes = "\N{PRIME}" * count
+    renamed: s.Expression = s.with_variables(
+        term, lambda v: s.Variable(v.name + primes, at=v.at) if v.name in names else v
+    )
+    return renamed

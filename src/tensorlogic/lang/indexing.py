@@ -138,7 +138,7 @@ def read(
             axes.append(f"?{p}")
             gathers.append((f"?{p}", form))
     result = tensor
-    if any(key != slice(None) for key in keys) and not _all(keys, tensor):
+    if not _all(keys, tensor):
         result = b.index(tensor, tuple(keys))
     for one, other, step, apart in windows:
         at = axes.index(one)

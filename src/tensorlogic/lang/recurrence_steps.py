@@ -105,14 +105,9 @@ def _extended(
         for tensor in tensors:
             if tensor.name in chosen:
                 continue
-            found = [
-                p
-                for p, f in enumerate(forms(tensor, scalars))
-                if f is not None and f.is_step and f.variables == (variable,)
-            ]
-            if not found:
-                return None
-            return [{**chosen, tensor.name: p} for p in found]
+            found = enumerate(forms(tensor, scalars))
+            steps = [p for p, f in found if f is not None and f.is_step and f.variables == (variable,)]
+            return [{**chosen, tensor.name: p} for p in steps] or None
     return []
 
 
@@ -128,9 +123,8 @@ def _timed(
         rows.append((equation, variable, position, sign * head, [(n, sign * r) for n, r in reads]))
         if position is None:
             offsets[equation.head.name] = max(offsets.get(equation.head.name, sign * head), sign * head)
-    for name in members:
-        if name not in offsets:
-            return None
+    if not offsets.keys() >= members:
+        return None
     for _ in range(len(members) + 1):
         moved = False
         for equation, _variable, _position, head, reads in rows:
@@ -175,14 +169,10 @@ def _row(
         if mention.role != "head" and mention.tensor.name in members:
             at = places[mention.tensor.name]
             read = forms(mention.tensor, scalars)[at]
-            reads.append(
-                (
-                    mention.tensor.name,
-                    read.constant if read is not None else _number(mention.tensor.places[at].index, scalars),
-                )
-            )
+            offset = read.constant if read is not None else _number(mention.tensor.places[at].index, scalars)
             if (read is None) != (variable is None):
-                reads[-1] = (mention.tensor.name, 1 << 60)  # a fixed position, read in every round: no lag is right
+                offset = 1 << 60  # a fixed position, read in every round: no lag is right
+            reads.append((mention.tensor.name, offset))
     return variable, position, head, reads
 
 

@@ -14,7 +14,7 @@ from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis, Component
 from .equations import Lookup, Values, contributions, data_of, located, reader, reads_of, targets, truth
-from .evaluate import NOTHING, Evaluation, Indices, reads_last
+from .evaluate import NOTHING, Evaluation, Indices, places_of, reads_last
 from .fixpoints import cast, lower_fixpoint, split
 from .heads import FILL, Contribution, contribution, merge, settled, zero
 from .indexing import Value
@@ -53,7 +53,7 @@ class _StepEvaluation(Evaluation):
 
     def value(self, part: s.Expression, outer: Indices, sums: Indices = NOTHING) -> Value:
         """Evaluate an expression of a round."""
-        if isinstance(part, s.Number | s.ListLiteral | s.Text) or reads_of_part(part, self.rounds.names):
+        if isinstance(part, s.Number | s.ListLiteral | s.Text) or s.reads(part, self.rounds.names):
             return super().value(part, outer, sums)
         return self.rounds.hoist(self, part, outer, sums)
 
@@ -62,13 +62,8 @@ class _StepEvaluation(Evaluation):
         if id(part) not in self.lags:
             return super().tensor(part)
         at = self.rounds.step.places[part.name]
-        places = self.places(part)
+        places = places_of(self.analysis, part)
         return self.read(part, self.slices[part.name, self.lags[id(part)]], places[:at] + places[at + 1 :])
-
-
-def reads_of_part(part: s.Part, names: set[str]) -> bool:
-    """Tell whether an expression reads one of some tensors."""
-    return any(isinstance(piece, s.Tensor) and piece.name in names for piece in s.walk(part))
 
 
 class _Rounds:
@@ -79,7 +74,7 @@ class _Rounds:
         self.names = set(component.names)
         self.lookup: Lookup = reader(analysis, b, values)
         self.hoisted: list[_Hoisted] = []
-        self.given: list[Value] | None = None  # the hoisted parts as the body has them, in order
+        self.round_values: list[Value] | None = None  # of the hoisted parts in one round, in order
         active = [self._active(row) for row in step.equations]
         self.active = active
         spans = [a for a in active if a[0] < a[1]]
@@ -114,8 +109,8 @@ class _Rounds:
 
     def hoist(self, at: _StepEvaluation, part: s.Expression, outer: Indices, sums: Indices) -> Value:
         """Compute a part before the rounds; in the body, return the part of this round."""
-        if self.given is not None:
-            return self.given.pop(0)
+        if self.round_values is not None:
+            return self.round_values.pop(0)
         variable = at.row.variable
         round_index = frozenset() if variable is None else frozenset({variable})
         value = at.outside.value(part, outer | round_index, sums - round_index)
@@ -187,7 +182,7 @@ class _Rounds:
 
     def none(self, name: str) -> float:
         """Return what an element is that nobody derives."""
-        return zero(self.analysis.tensors[name], [x for x in self.component.statements if x.head.name == name])
+        return zero(self.analysis.tensors[name], self.component.statements)
 
     def round(
         self, slices: dict[tuple[str, int], Tensor], active: Sequence[Tensor | None], bases: Mapping[str, Contribution]
@@ -249,7 +244,7 @@ class _Rounds:
 
         def body(carries: Sequence[Tensor], rows: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             left = iter(rows)
-            self.given = [Value(next(left), h.value.axes) if h.scanned else h.value for h in hoisted]
+            self.round_values = [Value(next(left), h.value.axes) if h.scanned else h.value for h in hoisted]
             active = [None if m is None else next(left) for m in masks]
             bases = {name: Contribution(next(left), complete[name]) for name in per_round}
             before = dict(zip(carried, carries, strict=True))
@@ -299,11 +294,8 @@ class _Rounds:
         else:
             first = self.first + self.step.offsets[name]
             low, high = max(first, 0), min(first + self.last - self.first, extent)
-            inner = (
-                rows
-                if (low, high) == (first, first + self.last - self.first)
-                else b.index(rows, slice(low - first, high - first))
-            )
+            every = (low, high) == (first, first + self.last - self.first)
+            inner = rows if every else b.index(rows, slice(low - first, high - first))
             pieces = []
             for start, stop in ((0, low), (high, extent)):
                 if start < stop:

@@ -208,7 +208,7 @@ def _refuse_negation(
     for name in heads:
         for use in reads[name]:
             if use.name in heads and use.sign != 1:
-                way = _way(use.name, name, lambda n: [u.name for u in reads[n] if u.name in heads])
+                way = shortest_way(use.name, name, lambda n: [u.name for u in reads[n] if u.name in heads])
                 word = "¬" if use.sign == -1 else "a comparison of "
                 cycle = f"{name} ← {word}{' ← '.join(way)}"
                 message = f"the rules are not stratified: {name} depends on itself through negation: {cycle}"
@@ -219,8 +219,8 @@ def _refuse_negation(
                 raise GraphError(message, hint, code="E750", location=use.location, context=shown[:8])
 
 
-def _way(start: str, goal: str, needs: Callable[[str], Iterable[str]]) -> list[str]:
-    """Return a shortest way from one head to another through what they read."""
+def shortest_way(start: str, goal: str, needs: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return a shortest way from one name to another through what each of them reads."""
     came: dict[str, str | None] = {start: None}
     row = [start]
     for name in row:  # it grows while it is gone through

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from . import syntax as s
 from .declarations import Declaration, Statement, mentions
 from .recurrence_steps import find_step
-from .rules import strongly_connected
+from .rules import shortest_way, strongly_connected
 
 SETTLED_FIRST = ("count=", "avg=")  # projections that need all of what they run over
 
@@ -73,43 +75,32 @@ def body_of(statement: Statement) -> tuple[s.Expression, ...]:
     return statement.value.factors if isinstance(statement.value, s.Product) else (statement.value,)
 
 
-def edges(statements: Iterable[Statement], tensors: Mapping[str, Declaration]) -> list[Edge]:
-    """Return what reads what, once for each occurrence."""
-    found = []
-    for statement in statements:
-        operator = statement.operator if isinstance(statement, s.Equation) else ""
-        aggregate = operator if operator in SETTLED_FIRST else ""
-        for mention in mentions(statement):
-            if mention.role != "head" and mention.tensor.name in tensors:
-                after = "not" if mention.role == "not" else aggregate
-                found.append(Edge(statement.head.name, mention.tensor.name, statement, after, mention.tensor))
-    return found
+def edges(statement: Statement, tensors: Mapping[str, Declaration]) -> Iterator[Edge]:
+    """Go through what a statement reads, once for each occurrence."""
+    operator = statement.operator if isinstance(statement, s.Equation) else ""
+    aggregate = operator if operator in SETTLED_FIRST else ""
+    for mention in mentions(statement):
+        if mention.role != "head" and mention.tensor.name in tensors:
+            after = "not" if mention.role == "not" else aggregate
+            yield Edge(statement.head.name, mention.tensor.name, statement, after, mention.tensor)
 
 
 def components(
     statements: Sequence[Statement], tensors: Mapping[str, Declaration], scalars: Mapping[str, int | float]
 ) -> tuple[Component, ...]:
     """Return the components in order; what would have to be settled before itself is refused, with the circle shown."""
-    own: dict[str, list[Statement]] = {}
-    for statement in statements:
-        own.setdefault(statement.head.name, []).append(statement)
-    found = edges(statements, tensors)
-    reads: dict[str, list[str]] = {name: [] for name in own}
-    for edge in found:
-        if edge.read in own:
-            reads[edge.head].append(edge.read)
-    by_head: dict[str, list[Edge]] = {}
-    for edge in found:
-        by_head.setdefault(edge.head, []).append(edge)
+    own: dict[str, list[tuple[int, Statement]]] = {}
+    reads: dict[str, list[Edge]] = {}
+    for n, statement in enumerate(statements):
+        own.setdefault(statement.head.name, []).append((n, statement))
+        reads.setdefault(statement.head.name, []).extend(edges(statement, tensors))
     result = []
-    order = {id(statement): n for n, statement in enumerate(statements)}
     place = {name: n for n, name in enumerate(own)}
-    for members in strongly_connected(own, lambda name: dict.fromkeys(reads[name])):
+    for members in strongly_connected(own, lambda name: dict.fromkeys(e.read for e in reads[name] if e.read in own)):
         names = tuple(sorted(members, key=place.__getitem__))
-        inside = [e for name in names for e in by_head.get(name, ()) if e.read in members]
-        mine = [statement for name in names for statement in own[name]]
-        mine.sort(key=lambda statement: order[id(statement)])
-        component = Component(names, tuple(mine), bool(inside), all(is_rule(m, tensors) for m in mine))
+        inside = [e for name in names for e in reads[name] if e.read in members]
+        mine = tuple(statement for _, statement in sorted((x for name in names for x in own[name]), key=itemgetter(0)))
+        component = Component(names, mine, bool(inside), all(is_rule(m, tensors) for m in mine))
         if inside:
             _check_circle(component, inside, tensors, scalars)
         result.append(component)
@@ -142,17 +133,8 @@ def _check_circle(
 
 def _shortest_cycle(edge: Edge, inside: Sequence[Edge]) -> list[Edge]:
     """Return a shortest way from an edge back to where it starts."""
-    way: dict[str, list[Edge]] = {edge.read: [edge]}
-    pending = [edge.read]
-    while edge.head not in way or edge.head == edge.read:
-        if edge.head == edge.read:
-            return [edge]
-        name = pending.pop(0)
-        for other in inside:
-            if other.head == name and other.read not in way:
-                way[other.read] = [*way[name], other]
-                pending.append(other.read)
-    return way[edge.head]
+    way = shortest_way(edge.read, edge.head, lambda name: [e.read for e in inside if e.head == name])
+    return [edge, *(next(e for e in inside if (e.head, e.read) == pair) for pair in pairwise(way))]
 
 
 def check_safety(statement: Statement) -> None:
@@ -183,17 +165,22 @@ def bound_variables(body: Sequence[s.Expression]) -> set[str]:
     >>> sorted(bound_variables([step, s.Tensor("P", (s.Place(x),), True)]))
     ['x', 'y']
     """
-    bound = variables_of_atoms(body)
-    equations = [c for c in body if isinstance(c, s.Comparison) and c.operator == "="]
-    sides = [pair for c in equations for pair in ((c.left, c.right), (c.right, c.left))]
-    grown = True
-    while grown:
-        grown = False
-        for one, other in sides:
-            if isinstance(one, s.Variable) and one.name not in bound and bound.issuperset(s.variables(other)):
+    bound, before = variables_of_atoms(body), -1
+    while len(bound) > before:
+        before = len(bound)
+        for one, other in _equated(body):
+            if bound.issuperset(s.variables(other)):
                 bound.add(one.name)
-                grown = True
     return bound
+
+
+def _equated(body: Sequence[s.Expression]) -> Iterator[tuple[s.Variable, s.Expression]]:
+    """Go through the equations of a body with a variable on one side: the variable, and the other side."""
+    for part in body:
+        if isinstance(part, s.Comparison) and part.operator == "=":
+            for one, other in ((part.left, part.right), (part.right, part.left)):
+                if isinstance(one, s.Variable):
+                    yield one, other
 
 
 def variables_of_atoms(body: Sequence[s.Expression], without: Collection[str] = ()) -> set[str]:
@@ -222,14 +209,11 @@ def calculated(body: Sequence[s.Expression]) -> dict[str, s.Expression]:
     >>> list(calculated([step, s.Tensor("P", (s.Place(x),), True)]))
     ['y']
     """
-    stand = variables_of_atoms(body)
+    in_atoms = variables_of_atoms(body)
     found: dict[str, s.Expression] = {}
-    for part in body:
-        if isinstance(part, s.Comparison) and part.operator == "=":
-            for one, other in ((part.left, part.right), (part.right, part.left)):
-                arithmetic = isinstance(other, s.Operation | s.Product | s.Negative)
-                if isinstance(one, s.Variable) and one.name not in stand and arithmetic:
-                    found.setdefault(one.name, other)
+    for variable, value in _equated(body):
+        if variable.name not in in_atoms and isinstance(value, s.Operation | s.Product | s.Negative):
+            found.setdefault(variable.name, value)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -166,20 +166,8 @@ class Comparison(Part, frozen=True):
     right: Expression
 
 
-Expression = (
-    Tensor
-    | Number
-    | Text
-    | ListLiteral
-    | Product
-    | Operation
-    | Negative
-    | Call
-    | Not
-    | Comparison
-    | Variable
-    | Constant
-)
+Value = Tensor | Number | Text | ListLiteral | Product | Operation | Negative | Call | Variable | Constant
+Expression = Value | Not | Comparison  # a value, or a literal of a rule that is none
 
 
 # statements
@@ -295,6 +283,11 @@ def changed(part: Any, change: Callable[[Part], Part | None]) -> Any:
 def with_variables(part: Any, change: Callable[[Variable], Part]) -> Any:
     """Return a part with its variables changed."""
     return changed(part, lambda p: change(p) if isinstance(p, Variable) else None)
+
+
+def reads(part: Part, names: Collection[str]) -> bool:
+    """Tell whether one of some tensors stands in a part."""
+    return any(isinstance(p, Tensor) and p.name in names for p in walk(part))
 
 
 def variables(part: Part) -> tuple[str, ...]:

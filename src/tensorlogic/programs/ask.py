@@ -233,7 +233,6 @@ class _Prepared(NamedTuple):
 
     graph: EinsumGraph
     analysis: Analysis
-    answer: str
     shared: dict[DomainKey, DomainKey]  # which domain of the model each of its domains is
 
 
@@ -253,8 +252,9 @@ def _conjunction(
     found, prepared = known
     if prepared is not None:
         return _answer(evaluation, found._replace(constants=as_rule(body)[1]), prepared)
-    rule = _plain_rule(body)  # the query joins two domains of the program, so that they must become one
-    return matching(rebuild(rule), s.Tensor(rule.head.name, rule.head.places, True))
+    # the query joins two domains of the program, so that they must become one
+    head = s.Tensor(f"@{ANSWER}", tuple(s.Place(s.Variable(h)) for h in as_rule(body)[2]), True)
+    return matching(rebuild(s.Rule(head, tuple(body))), head)
 
 
 def _pattern(evaluation: Evaluation, body: Sequence[s.Expression], on_demand: bool) -> object:
@@ -277,7 +277,7 @@ def _rules_of(evaluation: Evaluation, body: Sequence[s.Expression], on_demand: b
     model = evaluation.model
     found = None
     if on_demand:
-        statements = [x for c in model.analysis.components for x in c.statements if not _ready(evaluation, x)]
+        statements = [x for c in model.analysis.components for x in c.statements if not evaluation.has(x.head.name)]
         found = demanded(statements, body, [n for n in model.analysis.tensors if model.has_facts(n)])
     if found is None:
         rule, constants, heads = as_rule(body)
@@ -289,24 +289,14 @@ def _rules_of(evaluation: Evaluation, body: Sequence[s.Expression], on_demand: b
     return found
 
 
-def _plain_rule(body: Sequence[s.Expression]) -> s.Rule:
-    """Return a query as a rule that keeps its constants."""
-    heads = as_rule(body)[2]
-    head = s.Tensor(f"@{ANSWER}", tuple(s.Place(s.Variable(h)) for h in heads), True)
-    return s.Rule(head, tuple(body))
-
-
-def _ready(evaluation: Evaluation, statement: s.Rule | s.Equation) -> bool:
-    return evaluation.has(statement.head.name)
-
-
 def _answer(evaluation: Evaluation, found: Demand, prepared: _Prepared) -> Answers:
     """Run the rules of a query."""
     model = evaluation.model
     analysis = prepared.analysis
-    places = analysis.tensors[found.answer].places
-    domains = [model.domains[prepared.shared[key]] for key in places[len(found.constants) :]]
-    codes = [_seed_code(model, prepared, c, n) for n, c in enumerate(found.constants)]
+    places = [model.domains[prepared.shared[key]] for key in analysis.tensors[found.answer].places]
+    fixed, domains = places[: len(found.constants)], places[len(found.constants) :]
+    values = map(model.analysis.constant_value, found.constants)
+    codes = [domain.code(value) for domain, value in zip(fixed, values, strict=True)]
     if None in codes:
         return Answers(found.heads, [np.empty(0, np.int64)] * len(domains), domains, count=0)
     inputs = demand_inputs(evaluation, found, analysis, prepared.graph, codes)
@@ -352,7 +342,7 @@ def prepare(model: Model, found: Demand) -> _Prepared | None:
     shared = share_domains(analysis, model, origins(model, analysis))
     if shared is None:
         return None
-    return _Prepared(build(analysis, analysis.components, [found.answer]), analysis, found.answer, shared)
+    return _Prepared(build(analysis, analysis.components, [found.answer]), analysis, shared)
 
 
 def origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey]:
@@ -368,8 +358,3 @@ def origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey
             places = [n for n, a in enumerate(copied[0]) if a == "b"]  # type: ignore[assignment]
         found.update({(name, n): tensor.places[p] for n, p in enumerate(places)})
     return found
-
-
-def _seed_code(model: Model, prepared: _Prepared, constant: s.Constant, place: int) -> int | None:
-    key = prepared.analysis.tensors[prepared.answer].places[place]
-    return model.domains[prepared.shared[key]].code(model.analysis.constant_value(constant))

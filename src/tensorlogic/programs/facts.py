@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,8 +111,8 @@ class FactStore:
         if not tables:
             return None
         large = sum(t.count for t in tables) > LARGE
-        elements = Elements([_sample(t) for t in tables] if large else tables)
-        return GivenTensor((None,) * tables[0].arity, boolean=True, dtype="bool", elements=elements)
+        names = partial(_names, [_sample(t) for t in tables] if large else tables)
+        return GivenTensor((None,) * tables[0].arity, boolean=True, dtype="bool", elements=names)
 
     def samples(self) -> set[Name]:
         """Return the names that stand for those of large tables in what the analysis is told."""
@@ -143,41 +143,13 @@ def _sample(table: Table) -> Table:
     return Table(tuple(column_of(c[:length]) if c else column_of([]) for c in filled), length)
 
 
-class Elements(tuple[Iterable[Name], ...]):
-    """The names in each place of some tables, each at least once; gone through only where the analysis asks."""
-
-    tables: list[Table]
-
-    def __new__(cls, tables: list[Table]) -> Elements:
-        """Make the elements of tables of one arity."""
-        made = super().__new__(cls, (_Place(tables, n) for n in range(tables[0].arity)))
-        made.tables = tables
-        return made
-
-    def joint(self, places: Sequence[int]) -> Iterator[Name]:
-        """Go through the names in some places, in the order in which they appear, row by row."""
-        return chain.from_iterable(_joint_names(table, places) for table in self.tables)
-
-
-class _Place(Iterable[Name]):
-    def __init__(self, tables: list[Table], place: int) -> None:
-        self.tables, self.place = tables, place
-
-    def __iter__(self) -> Iterator[Name]:
-        for table in self.tables:
-            names, first = _first_rows(table, self.place)
-            yield from map(names.__getitem__, np.argsort(first, kind="stable").tolist())
-
-
-def _joint_names(table: Table, places: Sequence[int]) -> Iterator[Name]:
-    rows: list[Name] = []
-    firsts: list[np.ndarray[Any, Any]] = []
-    for k, place in enumerate(places):
-        names, first = _first_rows(table, place)
-        rows += names
-        firsts.append(first * len(places) + k)
-    order = np.argsort(np.concatenate(firsts), kind="stable").tolist() if firsts else ()
-    return map(rows.__getitem__, order)
+def _names(tables: Iterable[Table], places: Sequence[int]) -> Iterator[Name]:
+    """Go through the names in some places of tables, in the order in which they appear, row by row."""
+    for table in tables:
+        found = [_first_rows(table, place) for place in places]
+        names = [name for own, _ in found for name in own]
+        rows = np.concatenate([first * len(places) + k for k, (_, first) in enumerate(found)])
+        yield from map(names.__getitem__, np.argsort(rows, kind="stable").tolist())
 
 
 def _first_rows(table: Table, place: int) -> tuple[list[Name], np.ndarray[Any, Any]]:

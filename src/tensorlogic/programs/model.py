@@ -78,7 +78,8 @@ class Model:
             if isinstance(statement, s.Facts):
                 said.update(*statement.columns)
             else:
-                said.update(getattr(p, "value", getattr(p, "name", None)) for p in s.walk(statement) if _is_word(p))
+                words = [p for p in s.walk(statement) if isinstance(p, s.Constant | s.Number | s.Text | s.Tensor)]
+                said.update(p.name if isinstance(p, s.Tensor) else p.value for p in words)
         for info in self.analysis.domains.values():
             if not info.numbers:
                 info.set_elements([n for n in info.elements if n in said or n not in samples])
@@ -255,10 +256,6 @@ class _Reads:
             self.direct[number] = names
             below = [self.closure.get(name, frozenset({name})) for name in names]
             self.closure.update(dict.fromkeys(component.names, frozenset(own.union(*below))))
-
-
-def _is_word(part: s.Part) -> bool:
-    return isinstance(part, s.Constant | s.Number | s.Text | s.Tensor)
 
 
 def empty(shape: Sequence[int]) -> SparseTensor:
