@@ -14,9 +14,9 @@ from ..errors import InputError
 
 Name = str | int
 Codes = np.ndarray[Any, np.dtype[np.int64]]
-SPREAD = 16  # times as many numbers between the least and the greatest, from which those that there are are sorted
-MANY = 1 << 12  # names that are numbers, from which one is found by sorting and not in a dictionary
-FEW = 16  # names in so many elements that are looked up one by one
+SPREAD = 16  # numbers are sorted where the span from the least to the greatest is more than so many times their count
+MANY = 1 << 12  # a number is looked up in a sorted array, not in a dictionary, where there are more names than this
+FEW = 16  # names are looked up one by one where they are less than one in so many of all names
 
 
 class Column(msgspec.Struct, frozen=True, eq=False):
