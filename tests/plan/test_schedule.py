@@ -285,7 +285,7 @@ def broken() -> tl.EinsumGraph:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got str"):
+    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got 'graph'"):
         tl.Scheduler().schedule("graph")  # type: ignore[arg-type]
     with pytest.raises(tl.GraphError, match="reads %9, which does not exist"):
         tl.Scheduler().schedule(broken())

@@ -233,7 +233,7 @@ def test_mistakes_are_named() -> None:
         tl.Executor().compile_graph(mlp(), tl.OptimizationLevel.BASIC)  # type: ignore[arg-type]
     with pytest.raises(tl.FormatError, match="no compiled graph"):
         tl.CompiledGraph.load("/nonexistent/model")
-    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got str"):
+    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got 'y = relu"):
         tl.Executor().compile_graph("y = relu(x)")  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="max_entries must be a whole number"):
         tl.CompilationCache("folder")  # type: ignore[arg-type]
