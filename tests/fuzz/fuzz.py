@@ -58,7 +58,7 @@ def everything_pays() -> Iterator[None]:
         (facts, "SMALL", 0), (semiring, "WORTH", 0), (sharing, "TERMS", 1), (sharing, "TERMS_EXP", 1), (sharing, "TERMS_VJP", 1),
         (candidates, "LEAST", 0), (candidates, "CACHED", 256), (candidates, "CHAIN", 0), (memory, "LARGE", 0), (sharing, "MANY", 4),
         (sharing, "SHARED", 16), (groups, "PAYS", 0.0), (programs, "QUICK", 0), (NativeFacts, "threads", lambda _: 2), (packed, "ENOUGH", 0), (sharing, "PACKED_BYTES", 64),
-        (sharing, "ORED_ROWS", 1), (sharing, "WIDE", 1), (sharing, "SMALL", 1), (memory, "LEAST", 0), (program, "MOST", 6), (tuning, "MANY", 1),
+        (sharing, "ORED_ROWS", 1), (sharing, "WIDE", 1), (sharing, "SMALL", 1), (memory, "LEAST", 0), (program, "MOST", 6), (program, "PIECE", 2), (tuning, "MANY", 1),
     ]  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +163,82 @@ def test_a_long_plan_runs_in_the_loop_and_says_the_same(monkeypatch: pytest.Monk
     with pytest.raises(tl.ExecutionError, match=r"\(gather\) failed: gather: index 9") as caught:
         tl.Executor().execute(graph, {"x": np.ones(3)})
     assert "operand 0: float64 (3,)" in str(caught.value)
+
+
+def _two_chains(b: GraphBuilder, x: Any) -> dict[str, Any]:
+    """Values that are read in the piece that makes them, in the next, much later, and never."""
+    y, parts = x * 1.5, []
+    for _ in range(20):
+        y = b.sin(y) + x
+        parts.append(y)
+    pair = b.sort(y)
+    return {
+        "y": b.concat([*parts[::5], pair]),
+        "early": parts[0],
+        "shown": b.transpose(y, (0,)),
+        "constant": b.constant(np.arange(2.0)),
+    }
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
+def test_a_function_in_pieces_does_what_the_whole_does(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, inputs = _graph(_two_chains), {"x": np.linspace(-1, 1, 3)}
+    whole = run(program(graph, inputs), values(graph, inputs))
+    monkeypatch.setattr(program_module, "PIECE", piece)
+    for in_place in (True, False):
+        made = program(graph, inputs, in_place=in_place)
+        for x, y in zip(whole, run(made, values(graph, inputs)), strict=True):
+            assert np.array_equal(x, y)
+        pieces = [name for name in made.function.__globals__ if name[0] == "p"]  # type: ignore[union-attr]
+        assert len(pieces) == (-(-len(made.entries) // piece) if piece < len(made.entries) else 0)
+    with tl.trace() as seen:
+        out = tl.Executor(optimization_level=OptimizationLevel.NONE).execute(graph, inputs)
+    assert np.array_equal(out["y"], whole[0])
+    assert seen.step_count() == len(program(graph, inputs).entries)
+
+
+@pytest.mark.parametrize("piece", [1, 4, 50])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_an_error_in_a_piece_names_its_step(piece: int, hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "PIECE", piece)
+    graph = _graph(lambda b, x: b.exp(b.gather(b.exp(b.sin(b.exp(b.sin(x)))) + 1, np.array([9]))) * 2)
+    with pytest.raises(tl.ExecutionError, match=r"\(gather\) failed: gather: index 9") as caught:
+        if hooked:
+            with tl.trace():
+                tl.Executor().execute(graph, {"x": np.arange(3.0)})
+        else:
+            tl.Executor().execute(graph, {"x": np.arange(3.0)})
+    assert "operand 0: float64 (3,)" in str(caught.value)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, 100])
+def test_pieces_let_go_of_values_when_the_plan_does(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "PIECE", piece)
+
+    def chain(b: GraphBuilder, x: Any) -> Any:
+        for _ in range(8):
+            x = b.sort(x) * 2.0
+        return x
+
+    graph = _graph(chain)
+    made, alive, most = program(graph, {"x": np.ones(3)}, in_place=False), weakref.WeakSet[Any](), [0]
+
+    class Kept(np.ndarray):
+        __hash__ = object.__hash__
+
+    def watched_kernel(kernel: Any) -> Any:
+        def call(*operands: Any) -> Any:
+            result = np.asarray(kernel(*operands)).view(Kept)
+            alive.add(result)
+            most[0] = max(most[0], len(alive))
+            return result
+
+        return call
+
+    made.entries[:] = [entry._replace(kernel=watched_kernel(entry.kernel)) for entry in made.entries]
+    made.function = made._straight()
+    run(made, [np.ones(3)])
+    assert most[0] == 2  # what a step reads, and what it makes
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

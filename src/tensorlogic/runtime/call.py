@@ -316,7 +316,7 @@ def _cause(error: Exception) -> BaseException | None:
 
 def _blamed(program: Program, function: Function, error: Exception) -> Exception:
     """Return the error that names the step which a function failed at."""
-    found = failed_at(function.__code__, error.__traceback__)
+    found = failed_at(function, error.__traceback__)
     step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
     if isinstance(error, TensorLogicError):
         return placed(error, step) if step else error

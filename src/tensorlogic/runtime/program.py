@@ -7,10 +7,11 @@ step has a line of its own, so that a traceback tells which step failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
+from functools import partial
 from operator import itemgetter
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -33,6 +34,13 @@ Function = Callable[..., tuple[Any, ...]]
 FIRST = 3  # the line of the first step
 # steps of one function; a longer plan runs step by step. Python compiles a step in 12 µs, a fifth of what planning it takes, and runs it 0.3 µs faster
 MOST = 10_000
+PIECE = (
+    128  # of these, how many Python compiles at a time: it lets no other thread run meanwhile, an event loop neither
+)
+PARAMETERS = {
+    False: ("values", "work"),
+    True: ("values", "work", "note", "clock", "context", "stop"),
+}  # of a timed one or not
 KEPT = 4  # idle workspaces of one program
 KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
 
@@ -311,26 +319,34 @@ def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backe
 
 
 def steps_source(
-    entries: Sequence[Entry], inputs: Sequence[int], outputs: Sequence[int], work: Sequence[int], *, timed: bool = False
+    entries: Sequence[Entry],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    work: Sequence[int],
+    *,
+    timed: bool = False,
+    first: int = 0,
+    name: str = "steps",
 ) -> str:
     """Return the text of the function ``steps(values, work)``; slots in ``work`` are the arrays to write into.
 
     A timed one takes ``note`` and ``clock`` too, and notes the time before the first step and after each. Then it looks whether
-    ``context`` has a reason to stop the run, and calls ``stop`` with the number of the next step if so.
+    ``context`` has a reason to stop the run, and calls ``stop`` with the number of the next step if so. A piece of a longer plan has
+    another name and the number of its ``first`` step, and takes its values out of a list, so that nobody else holds them.
 
     >>> print(steps_source([], [0], [0], [1]))
     def steps(values, work):
         s0, = values; s1, = work
         return s0,
     """
-    given = [(name, slots) for name, slots in (("values", inputs), ("work", work)) if slots]
-    start = "; ".join(f"{', '.join(f's{s}' for s in slots)}, = {name}" for name, slots in given)
+    given = [(of, slots) for of, slots in (("values", inputs), ("work", work)) if slots]
+    start = [f"{_names(slots)} = {of}" for of, slots in given] + ["values.clear()"] * (name != "steps")
     mark = "; note(clock()); context.reason is None or stop({})".format if timed else lambda _: ""
-    options = ", note, clock, context, stop" if timed else ""
-    text = [f"def steps(values, work{options}):", f"    {start or 'pass'}{mark(0)}"]
+    begin = "" if first else mark(0)
+    text = [f"def {name}({', '.join(PARAMETERS[timed])}):", f"    {'; '.join(start) or 'pass'}{begin}"]
     room = set(work)
     held = {slot for entry in entries if entry.work in room for slot in entry.writes}  # by their buffers, freed or not
-    for n, entry in enumerate(entries):
+    for n, entry in enumerate(entries, first):
         into = ""
         if isinstance(entry.work, tuple):
             into = f", out=({', '.join(f's{w}' if w in room else 'None' for w in entry.work)})"
@@ -341,6 +357,10 @@ def steps_source(
         text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in entry.reads)}{into}){free}{mark(n + 1)}")
     text.append(f"    return {', '.join(f's{s}' for s in outputs) or '()'}{',' if len(outputs) == 1 else ''}")
     return "\n".join(text)
+
+
+def _names(slots: Sequence[int]) -> str:
+    return "".join(f"s{slot}, " for slot in slots)[:-1]
 
 
 def steps_function(
@@ -355,15 +375,55 @@ def steps_function(
     """Return the function; ``given`` are the slots that hold constants."""
     names: dict[str, Any] = {f"s{slot}": value for slot, value in given.items()}
     names |= {f"k{n}": entry.kernel for n, entry in enumerate(entries)}
-    exec(compile(steps_source(entries, inputs, outputs, work, timed=timed), "<plan>", "exec"), names)
+    text = steps_source if len(entries) <= PIECE else partial(_source_of_pieces, names)
+    exec(compile(text(entries, inputs, outputs, work, timed=timed), "<plan>", "exec"), names)
     function: Function = names["steps"]
     return function
 
 
-def failed_at(code: CodeType, trace: TracebackType | None) -> tuple[int, dict[str, Any]] | None:
+def _source_of_pieces(
+    names: dict[str, Any],
+    entries: Sequence[Entry],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    work: Sequence[int],
+    *,
+    timed: bool,
+) -> str:
+    """Put the functions of pieces among the names, and return the text of the function that calls one after the other."""
+    rooms, needed = set(work), _needed(entries, outputs, names)
+    more = "".join(f", {name}" for name in PARAMETERS[timed][2:])
+    text = [f"def steps({', '.join(PARAMETERS[timed])}):"]
+    text += [f"    {_names(slots)} = {of}" for of, slots in (("values", inputs), ("work", work)) if slots]
+    for first in range(0, len(entries), PIECE):
+        piece = entries[first : first + PIECE]
+        reads, results = needed[first], needed[first + len(piece)]
+        into = [w for entry in piece for w in (entry.work if isinstance(entry.work, tuple) else (entry.work,))]
+        room = sorted(rooms.intersection(into))
+        source = steps_source(piece, reads, results, room, timed=timed, first=first, name=f"p{first}")
+        exec(compile("\n" * first + source, "<plan>", "exec"), names)  # so that the number of a line tells the step
+        free = "".join(f"; s{slot} = None" for slot in reads if slot not in results)
+        text.append(f"    values = [{_names(reads)}]{free}")
+        text.append(f"    {_names(results) or '_'} = p{first}(values, ({_names(room)}){more})")
+    return "\n".join([*text, f"    return {_names(outputs) or '()'}"])
+
+
+def _needed(entries: Sequence[Entry], outputs: Sequence[int], names: Collection[str]) -> dict[int, list[int]]:
+    """Return the slots that are read later, before the first step of each piece and after the last step of all; constants have names."""
+    needed = set(outputs)
+    found = {len(entries): needed}
+    for n in reversed(range(len(entries))):
+        needed = needed.difference(entries[n].writes).union(entries[n].reads)
+        if n % PIECE == 0:
+            found[n] = needed
+    return {n: sorted(slot for slot in slots if f"s{slot}" not in names) for n, slots in found.items()}
+
+
+def failed_at(function: Function, trace: TracebackType | None) -> tuple[int, dict[str, Any]] | None:
     """Return the number of the step at which such a function raised, and its variables; None where it was elsewhere."""
+    found, names = None, getattr(function, "__globals__", None)
     while trace is not None:
-        if trace.tb_frame.f_code is code:
-            return max(0, trace.tb_lineno - FIRST), trace.tb_frame.f_locals
+        if trace.tb_frame.f_globals is names:  # its own, or a piece of it: the last of them is where it happened
+            found = max(0, trace.tb_lineno - FIRST), trace.tb_frame.f_locals
         trace = trace.tb_next
-    return None
+    return found
