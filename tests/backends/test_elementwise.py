@@ -314,3 +314,14 @@ def test_a_literal_is_rounded_to_the_floats_it_meets(dtype: str, backend: str) -
     assert np.array_equal(got["product"], data * 0.1)
     with np.errstate(over="ignore"):
         assert np.array_equal(got["whole"], data + (2**24 + 1))
+
+
+@pytest.mark.parametrize(
+    "x", [np.array([-125, -100, 3, 100], "int8"), np.array([200, 3], "uint8"), np.array([-(2**62) - 9, 2**62, 7])]
+)
+def test_a_lukasiewicz_sum_that_overflows_wraps_around_before_it_is_bounded(x: np.ndarray) -> None:
+    b = tl.GraphBuilder()
+    y = b.input("x", x.shape)
+    graph = b.build(y=b.lukasiewicz(y, y))
+    for backend in ("numpy", "reference"):
+        assert np.array_equal(tl.Executor(backend).execute(graph, {"x": x})["y"], np.maximum(x + x, 1) - 1)

@@ -202,7 +202,7 @@ def _fit(case: Learning, graph: tl.EinsumGraph, params: dict[str, Any], executor
         with quiet():
             trainer.fit(graph, given, copies(DATA))
     except tl.TensorLogicError as error:
-        if error.diagnostic.code not in ("E336", "E842", "E871", "E877"):
+        if error.diagnostic.code not in ("E110", "E336", "E842", "E871", "E877"):
             raise Wrong(f"training: refused: {error}") from error
         return None
     for name, value in given.items():

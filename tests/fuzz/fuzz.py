@@ -504,30 +504,34 @@ def derivatives(case: GraphCase, roads: Roads) -> None:
             raise Wrong(f"{road}: {said}")
 
 
-def _quotients(found: Slopes, step: float) -> tuple[float, float, float]:
-    """Return the slopes to the left and to the right along the tangents, and how far rounding moves them."""
-    executor, sums, size = tl.Executor(), [], 0.0
+def _quotients(found: Slopes, step: float) -> tuple[float, float, float, float]:
+    """Return the slopes to the left and to the right along the tangents, how far rounding moves them, and how far they are apart element by element."""
+    executor, size = tl.Executor(), 0.0
+    at_steps: list[Any] = []
     for at in (-step, 0.0, step):
         moved = {
             n: v + at * found.tangents[f"t_{n}"] if f"t_{n}" in found.tangents else v for n, v in found.inputs.items()
         }
         with quiet():
             terms = [y * found.cotangents[f"d_{n}"] for n, y in executor.execute(found.graph, moved).items()]
-        sums.append(sum(float(np.sum(t)) for t in terms))
-        size = max([size, *(float(np.abs(t).sum()) for t in terms)])
-    return (sums[1] - sums[0]) / step, (sums[2] - sums[1]) / step, size * 2.0**-46 / step
+        at_steps.append(np.concatenate([np.ravel(t) for t in terms]))
+        size = max(size, float(np.abs(at_steps[-1]).sum()))
+    with quiet():
+        left, right = ((at_steps[n + 1] - at_steps[n]) / step for n in range(2))
+        apart = float(np.abs(left - right).sum())  # kinks of several elements may make up for each other in the sum
+    return float(left.sum()), float(right.sum()), size * 2.0**-46 / step, apart
 
 
 def _smooth_at(found: Slopes, slope: float, scale: float) -> bool:
     """Tell whether both sides have one slope: where a maximum has a tie, forward and reverse may take different sides."""
-    left, right, noise = _quotients(found, 1e-6)
-    return abs(left - right) <= 1e-3 * scale + 2 * noise
+    _, _, noise, apart = _quotients(found, 1e-6)
+    return apart <= 1e-3 * scale + 2 * noise
 
 
 def _beside_quotients(found: Slopes, slope: float, scale: float) -> str:
     for step in (1e-4, 1e-6):
-        left, right, noise = _quotients(found, step)
-        room = 1e-3 * scale + 2 * noise + abs(left - right)  # at a kink the slope lies between, or near its sides
+        left, right, noise, apart = _quotients(found, step)
+        room = 1e-3 * scale + 2 * noise + apart  # at a kink the slope lies between, or near its sides
         if not np.isfinite(room) or min(left, right) - room <= slope <= max(left, right) + room:
             return ""
     return f"the slope is {slope}, and difference quotients are {left} and {right}"

@@ -54,8 +54,10 @@ def _at(x: Array, index: Index) -> Any:
 
 
 def _elementwise(op: ops.Elementwise, args: list[Array], types: Sequence[TensorType]) -> Array:
-    function = SCALARS[op.fn]
-    floats = np.dtype(types[0].dtype or "float64").kind == "f" and op.fn not in ("where",)
+    function, dtype = SCALARS[op.fn], np.dtype(types[0].dtype or "float64")
+    floats = dtype.kind == "f" and op.fn not in ("where",)
+    if op.fn == "lukasiewicz" and dtype.kind in "iu":  # a sum that overflows wraps around before it is bounded
+        function = lambda x, y: max(wrap(x + y, dtype), 1) - 1  # noqa: E731
 
     def element(index: Index) -> Any:
         values = [_at(x, index) for x in args]
