@@ -153,7 +153,7 @@ def markdown() -> str:
         "The last version in which forms of a plan raced while they ran, beside this one, measured by `benchmarks/beside.py`: a process each, which take "
         f"turns row by row and round by round; new / old, so that less is faster. {within} of {len(rows)} rows are within {LIMIT} by their best "
         "rounds. Rows of neither version (`import numpy`, `python -c pass`) show the noise. The earlier version also compiled what ran often while "
-        'it ran, which this one does under `policy="adaptive"` only: a rule join of 500 is such a row.'
+        'it ran, which this one does under `policy="adaptive"` only: a rule join of 200 is such a row.'
     )
     lines = ["## An earlier version beside this one", "", note, "", "| row | best, new / old | median, new / old |"]
     lines += [
