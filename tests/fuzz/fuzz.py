@@ -550,8 +550,13 @@ class Area(NamedTuple):
     on_roads: bool = True  # it is given what the plain executor says
 
 
-def _delayed(below: Below) -> tuple[GraphCase, list[float]]:
-    return graph_case(below, most=8), [10.0 ** (below(250) / 100 - 5) for _ in range(1 + below(4))]
+def _interrupted(below: Below) -> tuple[GraphCase, list[float | int]]:
+    """Return a case, and moments of interrupts: seconds, or the numbers of places in the code."""
+    case, moments = graph_case(below, most=8), list[float | int]()
+    for _ in range(1 + below(4)):
+        at = 10.0 ** (below(400) / 100)
+        moments.append(int(at) if below(2) else at / 1e6)
+    return case, moments
 
 
 SMOOTH = partial(graph_case, dtypes=("float64",), smooth=True)
@@ -577,7 +582,7 @@ AREAS: dict[str, Area] = {
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),
     "files": Area(hostile.spoilt_file, hostile.files, 1400, 1.0, False),
-    "interrupts": Area(_delayed, interrupted.interrupts, 8, 0.3),
+    "interrupts": Area(_interrupted, interrupted.interrupts, 8, 0.3),
     "forks": Area(SHORT, interrupted.forks, 8, 0.3),
     "programs": Area(program_roads.program_case, program_roads.programs, 20, 0.25, False),
     "equations": Area(program_roads.equations_case, program_roads.equations, 40, 0.5, False),

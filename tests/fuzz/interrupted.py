@@ -1,4 +1,4 @@
-"""Ctrl-C at random moments, and forks while threads work: nothing is broken after."""
+"""Ctrl-C at random moments and places, and forks while threads work: nothing is broken after."""
 
 from __future__ import annotations
 
@@ -71,31 +71,68 @@ def interrupted(seconds: float, function: Callable[[], Any]) -> None:
         sys.unraisablehook = hook
 
 
-def _blas() -> list[int]:
+def interrupted_at(place: int, function: Callable[[], Any]) -> bool:
+    """Call a function and raise KeyboardInterrupt at a place of it, counted from 0; tell whether it has so many.
+
+    The places are those where Python looks for interrupts: as a function begins, and after a call of C.
+    """
+    left = place + 1
+
+    def look(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    before, hook = sys.getprofile(), sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        sys.setprofile(look)
+        function()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(before)
+        sys.unraisablehook = hook
+    return left <= 0
+
+
+def check_surroundings(what: str, before: list[int]) -> None:
+    """Look whether an interrupt left a trace on, or BLAS with another number of threads."""
+    if watchers() or getattr(running, "hooks", ()) or getattr(running, "listening", ()):
+        raise Wrong(f"{what}: an interrupt leaves a trace on")
+    if blas_threads() != before:
+        raise Wrong(f"{what}: an interrupt leaves BLAS with {blas_threads()} threads, not {before}")
+
+
+def blas_threads() -> list[int]:
+    """Return how many threads each BLAS library may use."""
     return [library.get_num_threads() for library in _libraries()]
 
 
-def interrupts(expected: Expected, delays: list[float]) -> None:
-    """Interrupt calls, the first ones too, and look whether the next ones are right and BLAS has its threads."""
+def interrupts(expected: Expected, moments: list[float | int]) -> None:
+    """Interrupt calls, the first ones too, after so many seconds or at such places, and look whether the next ones are right."""
     case = expected.case
     if expected.error is not None:
         return
     for road in ROADS:
         if not expected.takes(f"interrupted {road}"):
             continue
-        before = _blas()
+        before = blas_threads()
         with quiet():
             execute = executing(road, case.graph)
-            for delay in delays:
+            for moment in moments:
                 inputs = copies(case.inputs)
-                interrupted(delay, partial(execute, inputs))
+                if isinstance(moment, int):
+                    interrupted_at(moment, partial(execute, inputs))
+                else:
+                    interrupted(moment, partial(execute, inputs))
                 for name, array in case.inputs.items():
                     if not same_bits(inputs[name], array):
-                        raise Wrong(f"{road}, interrupted after {delay} s: input {name} was written over")
-        if watchers() or getattr(running, "hooks", ()) or getattr(running, "listening", ()):
-            raise Wrong(f"{road}: an interrupt leaves a trace on")
-        if _blas() != before:
-            raise Wrong(f"{road}: an interrupt leaves BLAS with {_blas()} threads, not {before}")
+                        raise Wrong(f"{road}, interrupted at {moment}: input {name} was written over")
+        check_surroundings(road, before)
         run(f"{road}, after an interrupt", expected, execute, always=True)
         run(
             f"plain, after an interrupt of {road}",

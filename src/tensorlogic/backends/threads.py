@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -190,8 +191,18 @@ def _hand_out(tickets: Sequence[_Ticket]) -> None:
 def _grow(count: int) -> None:
     global _threads  # noqa: PLW0603 - the pool is the process's, so its owner is the module
     while _threads < count:
-        threading.Thread(target=_serve, args=(_tickets,), name=f"tensorlogic-{_threads}", daemon=True).start()
+        start_new_thread(_serve, (_tickets,))  # Thread.start() has places where an interrupt would be lost
         _threads += 1
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. An interrupt meanwhile may cost Python a lock of its own, and comes out as that error; here as itself."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+from _thread import start_new_thread
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 import msgspec
 
@@ -125,7 +128,9 @@ class HotPathDetector:
 
 
 class JitCompiler:
-    """Runs compilations one after another on a thread of its own.
+    """Runs compilations one after another on a thread that is there as long as there are some.
+
+    An interrupt may come at any moment of a call; then a job may have to wait for the next call, and nothing else.
 
     >>> compiler = JitCompiler()
     >>> compiler.submit(lambda: None)
@@ -137,40 +142,77 @@ class JitCompiler:
     def __init__(self) -> None:
         self.reset_lock()
         reset_in_child(self)
+        _compilers.add(self)
         self.done = 0
         self.failures: tuple[str, ...] = ()
 
     def reset_lock(self) -> None:
         """Forget the thread and its jobs: after a fork they are not there."""
-        self._worker: ThreadPoolExecutor | None = None
-        self._jobs: set[Future[None]] = set()
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._worker: object = None  # of the thread that does them
         self._lock = Lock()
+        self._idle = threading.Condition(self._lock)
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run a job soon; what it raises is kept in ``failures``."""
         with self._lock:
-            if self._worker is None:
-                mind_forks()  # the thread imports what it needs
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="tensorlogic-jit")
-            try:
-                future: Future[None] = self._worker.submit(self._run, job)
-            except RuntimeError:  # the process is ending
-                return
-            self._jobs.add(future)
-        future.add_done_callback(self._jobs.discard)
+            self._jobs.append(job)
+            self._begin()
 
-    def _run(self, job: Callable[[], object]) -> None:
-        if not threading.main_thread().is_alive():
-            return  # the process is ending
-        try:
-            job()
-            self.done += 1
-        except Exception as error:  # whatever it is, the slot loop goes on
-            self.failures = (*self.failures[-99:], f"{type(error).__name__}: {error}")
+    def _begin(self) -> None:
+        """Start a thread where there are jobs and nobody does them.
+
+        Not by ``Thread.start``, which waits for the new thread: interrupted, it may leave a lock taken that the thread needs to begin. Nor in a
+        ``ThreadPoolExecutor``: the process waits for its threads as it ends, also for one that an interrupt kept it from noting, for ever.
+        """
+        if self._jobs and self._worker is None:
+            mind_forks()  # the thread imports what it needs
+            try:
+                start_new_thread(self._work, ())
+            except RuntimeError:  # the process is ending, or has too many threads
+                self._jobs.clear()
+
+    def _work(self) -> None:
+        own = object()
+        while True:
+            with self._lock:
+                if self._worker is None:
+                    self._worker = own
+                elif self._worker is not own:
+                    return  # two were started before either came here
+                if not self._jobs:
+                    self._worker = None
+                    self._idle.notify_all()
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+                self.done += 1
+            except BaseException as error:  # whatever it is, the slot loop goes on
+                self.failures = (*self.failures[-99:], f"{type(error).__name__}: {error}")
+            del job
 
     def wait(self) -> None:
         """Return when everything submitted so far is done."""
-        wait(list(self._jobs))
+        with self._lock:
+            self._begin()
+            while self._jobs or self._worker is not None:
+                self._idle.wait()
+
+    def end(self) -> None:
+        """Begin no other job, and wait for the one that runs: a thread that is stopped while it compiles may crash the process."""
+        with self._lock:
+            self._jobs = deque(maxlen=0)  # takes no more
+        self.wait()
+
+
+_compilers: WeakSet[JitCompiler] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for compiler in list(_compilers):
+        compiler.end()
 
 
 class JitCache(Store[Hashable, Any]):

@@ -64,18 +64,20 @@ def _importing() -> bool:
 
 
 def _hold() -> None:
+    held = list[Any]()
+    _held.append(held)
     end = monotonic() + LONGEST_IMPORT
     while _importing() and monotonic() < end:
         sleep(0.001)
-    locks = _compilers()
-    for lock in locks:
+    for lock in _compilers():
+        held.append(lock)  # an interrupt may come as it is taken
         lock.acquire()
-    _held.append(locks)
 
 
 def _let_go() -> None:
     for lock in reversed(_held.pop()):
-        lock.release()
+        with contextlib.suppress(RuntimeError):  # it was not taken
+            lock.release()
 
 
 @cache

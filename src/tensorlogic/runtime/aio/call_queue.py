@@ -266,17 +266,23 @@ class CallQueue:
 
     def submit(self, handle: AsyncHandle[Any], *, invited: bool = False) -> None:
         """Let a call begin, or stand in line; ``invited`` had waited for :meth:`room`."""
-        with self.lock:
-            self.coming -= invited
-            begins = len(self.running) < self.most and not self.line
+        try:
+            with self.lock:
+                self.coming -= invited
+                begins = len(self.running) < self.most and not self.line
+                if begins:
+                    self.running.add(handle)
+                else:
+                    self.line[handle] = None
             if begins:
-                self.running.add(handle)
-            else:
-                self.line[handle] = None
-        if begins:
-            workers.begin(handle)
-        elif invited:
-            self.let_in()
+                workers.begin(handle)
+            elif invited:
+                self.let_in()
+        except BaseException as error:  # an interrupt, before or after a thread took the call
+            handle.fail(error)
+            if not handle.begun_at and (following := self.after(handle)) is not None:
+                workers.begin(following)
+            raise
 
     def enter(self, handle: AsyncHandle[Any]) -> bool:
         """Take a call in that runs on this thread now; False where it has begun or is done, or stands in line because there is no room."""

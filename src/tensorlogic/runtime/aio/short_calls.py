@@ -95,10 +95,15 @@ class BriefCalls:
     def _run(self, handle: AsyncHandle[Any]) -> None:
         start, queue = perf_counter(), handle.queue
         if queue.enter(handle):
-            handle.perform(here=True)
-            following = queue.after(handle)
-            if following is not None:
-                workers.begin(following)
+            try:
+                handle.perform(here=True)
+            except BaseException as error:  # an interrupt outside of the work itself
+                handle.fail(error)
+                raise
+            finally:
+                following = queue.after(handle)
+                if following is not None:
+                    workers.begin(following)
         self._spent += perf_counter() - start
 
 

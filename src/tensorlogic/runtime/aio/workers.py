@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ...backends.threads import start_thread
 from ...errors import TensorLogicError
 from ...store import Lock, reset_in_child
 
@@ -59,7 +60,8 @@ class Workers:
             self._jobs.put(handle)
             return
         try:
-            threading.Thread(target=self._serve, args=(handle,), name=f"tensorlogic-call-{number}", daemon=True).start()
+            name = f"tensorlogic-call-{number}"
+            start_thread(threading.Thread(target=self._serve, args=(handle,), name=name, daemon=True))
         except RuntimeError as error:  # the process is ending, or has too many threads
             handle.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
             following = handle.queue.after(handle)

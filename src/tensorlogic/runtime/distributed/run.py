@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ...backends.threads import start_thread
 from ...errors import ExecutionError, InputError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
@@ -335,7 +336,7 @@ def run_threads(
     ]
     try:
         for thread in threads:
-            thread.start()
+            start_thread(thread)
         for thread in threads:
             thread.join()
     except BaseException:

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...backends.threads import start_thread
 from ...errors import InputError, TensorLogicError
 from ...store import Lock
 from .blocks import Block, Source, rows_of
@@ -119,7 +120,13 @@ class Ahead(Generic[T]):
         self._thread = threading.Thread(
             target=_read_ahead, args=(self, take, close), name="tensorlogic-stream", daemon=True
         )
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except BaseException:  # an interrupt: nobody else would tell the thread to stop
+            with self._lock:
+                self._closed = True
+                self._changed.notify_all()
+            raise
 
     def take(self, check: Callable[[], None]) -> T | None:
         """Return the next chunk, None at the end; ``check`` is called now and then while there is none."""
