@@ -208,8 +208,6 @@ class Programs:
         options = [plan for plan in options if plan.name == before] or options
         concrete = options[0].graph
         if len(options) > 1:  # loaded before compiling: a fork that waited for a kernel must not meet an import
-            import concurrent.futures  # noqa: F401
-
             from . import parts  # noqa: F401
             from .tuning import choose, made_up_inputs
         again = partial(self._candidates, concrete, donate, sparse=_relations(types), hot=hot)
