@@ -4,6 +4,7 @@ import doctest
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_page_runs(page):
+def test_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # the closing fence would count as output, so blocks end with a blank line
     failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert tried > 0

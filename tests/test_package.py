@@ -8,6 +8,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,8 @@ def test_importing_and_running_load_no_heavy_engine():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstrings_run(name):
+def test_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # a fresh finder per module; NumPy's printing is the default one
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert failed == 0
