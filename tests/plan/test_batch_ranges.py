@@ -92,19 +92,20 @@ def test_donated_arrays_are_written_over() -> None:
             np.testing.assert_allclose(value, want[name], rtol=2e-5, atol=1e-6)
 
 
-def test_runs_allocate_nothing_after_the_first() -> None:
+def test_runs_allocate_nothing_once_both_ranges_have_their_memory() -> None:
     graph, inputs = network(4000, hidden=64)  # results of 1 MiB, half of that in each range
     [plan] = ranged(graph, inputs)
     program, values = bind(plan, tl.Executor().backend), [inputs[name] for name in plan.graph.inputs]
-    for _ in range(3):
-        call(program, values)
-    tracemalloc.start()
-    try:
-        call(program, values)
-        # NumPy's buffers, where both threads have theirs at one time
-        assert tracemalloc.get_traced_memory()[1] < 400_000
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(6):
+        tracemalloc.start()
+        try:
+            call(program, values)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    # the ranges of a call may run one after the other in the same memory; the first time they run at once it is taken for both
+    assert sum(peak > 400_000 for peak in peaks) <= 2, peaks  # below are NumPy's buffers, and those of both threads
 
 
 def test_a_graph_without_a_batch_has_no_such_plan() -> None:
