@@ -1,6 +1,9 @@
 """Programs on the command line: run, query, check, explain and fmt."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +52,19 @@ def test_words_are_utf8_whatever_the_locale_takes_them_for(folder):
     assert call("query", "north.tl", "Y[0]?", "-i", words("Bø=b.npy")).exit_code == 0
     found = call("compile", words("∃x:Ø. nær(x, Ærø)"), "-d", words("Ø=Fyn,Ærø"))
     assert "nær: any[2, 2] = input()" in found.output
+
+
+def test_words_in_a_locale_of_plain_letters(folder):
+    (folder / "north.tl").write_text("Near(Ærø, Fyn)\n", encoding="utf-8")
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
+    for words, expected in (
+        (["compile", "∃x:Ø. nær(x, Ærø)", "-d", "Ø=Fyn,Ærø"], "nær: any[2, 2] = input()"),
+        (["why", "north.tl", "Near(Ærø, Fyn)"], "Near(Ærø, Fyn)  fact"),
+    ):
+        command = [sys.executable, "-m", "tensorlogic", *words]
+        done = subprocess.run(command, env=plain, check=False, capture_output=True, encoding="utf-8", timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
 
 
 def test_characters_that_the_output_does_not_have(folder):

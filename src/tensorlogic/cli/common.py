@@ -90,7 +90,7 @@ def in_utf8(text: str) -> str:
     """Return words of the command line as UTF-8, which they are also where the locale is not; paths stay as they were given."""
     try:
         return os.fsencode(text).decode("utf-8")
-    except UnicodeDecodeError:
+    except UnicodeError:  # other bytes, or read as UTF-8 before
         return text
 
 
