@@ -53,6 +53,13 @@ def test_cross_entropy_refuses_what_would_be_another_number(shape, dtype):
     assert "integer labels" in hint(caught)
 
 
+@pytest.mark.parametrize(("logits", "labels"), [(None, None), (("n", 10), None), (None, ("n",))])
+def test_cross_entropy_refuses_unknown_numbers_of_axes(logits, labels):
+    b = GraphBuilder()
+    with pytest.raises(ShapeError, match="the number of axes of the (logits|target) is not known"):
+        b.cross_entropy(b.input("logits", logits), b.input("labels", labels, "int64"))
+
+
 def test_a_target_that_could_be_both_is_refused():
     b = GraphBuilder()
     with pytest.raises(ShapeError, match=r"a target any\[3\] does not fit logits \[3, 3\]"):

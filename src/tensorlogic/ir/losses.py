@@ -92,7 +92,11 @@ class Losses(TensorMethods[T], Generic[T]):
     def _expected(self, logs: T, logits: Any, target: Any, axis: int) -> T:
         """The sum of logarithms over classes, weighted by the target."""
         shape, given = self.shape_of(logits), self.shape_of(target)
-        if shape is None or given is None or len(given) > len(shape):
+        if shape is None or given is None:  # whether they are labels or probabilities is a matter of shapes
+            what = "logits" if shape is None else "target"
+            hint = "declare shapes where they come from, such as b.input('logits', ('n', 10)) and b.input('labels', ('n',), 'int64')"
+            raise ShapeError(f"cross_entropy: the number of axes of the {what} is not known", hint, code="E001")
+        if len(given) > len(shape):
             return self.sum(self.multiply(target, logs), axis)
         at = normal_axis(axis, len(shape), "cross_entropy")
         if len(given) == len(shape):

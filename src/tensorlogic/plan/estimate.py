@@ -101,7 +101,7 @@ class MemoryEstimator:
 
     ``passes`` are what is done to the graph before it is planned, and ``in_place`` tells whether steps write into buffers
     that are used again; the defaults are what an :class:`Executor` does on NumPy. Inputs that declare no dtype and are not
-    given are taken for ``dtype``.
+    given are taken for ``dtype``. Packed bits and kernels may take less: ``executor.plan(graph, inputs).peak_bytes`` counts them.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
