@@ -1,5 +1,6 @@
 # the public names, by the module they live in; __init__.py reads this file
 from . import debug as debug
+from . import testing as testing
 from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
@@ -118,6 +119,7 @@ from .passes.pipeline import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
 from .passes.quantize_truths import quantize_truths as quantize_truths
 from .passes.shard import shard as shard
+from .passes.specialize import with_sizes as with_sizes
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .plan.estimate import MemoryEstimate as MemoryEstimate

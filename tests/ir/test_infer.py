@@ -109,7 +109,9 @@ def test_a_size_that_no_input_fixes():
     graph = b.build(y=b.iota("n") + b.input("x", ()))
     with pytest.raises(ShapeError, match="no input fixes the size 'n'") as caught:
         EX.execute(graph, {"x": np.ones(())})
-    assert caught.value.diagnostic.suggestions == ("give it: sizes={'n': 8}",)
+    assert caught.value.diagnostic.suggestions == (
+        "give it: sizes={'n': 8}", "or put it into the graph: tl.with_sizes(graph, {'n': 8})",
+    )  # fmt: skip
     assert EX.execute(graph, {"x": np.ones(())}, sizes={"n": 4})["y"].shape == (4,)
 
 

@@ -91,6 +91,9 @@ def test_scores_are_checked_on_request():
     assert caught.value.diagnostic.code == "E622"
     with pytest.raises(InputError, match="score nan"):
         context.check_scores({"p": [np.nan]})
+    for given in (None, [1], {"p": ["a"]}, {"p": [[1], [1, 2]]}):
+        with pytest.raises(tl.TensorLogicError, match=r"by the names|numbers or truth values|rectangular"):
+            context.check_scores(given)
 
 
 @pytest.mark.parametrize("strategy", list(tl.STRATEGIES))
@@ -143,6 +146,12 @@ def test_show_of_several_outputs_and_of_a_mapping():
     out = tl.Executor().execute(graph, {"p": np.array([True, False])})
     assert tl.show(out, ["ann", "bob"], heads=["x"]) == "a\nx\nann\n1 of 2\n\nb\nx\nbob\n1 of 2"
     assert tl.show({"a": np.array([True, False])}, ["ann", "bob"]) == "axis 0\nann\n1 of 2"
+
+
+@pytest.mark.parametrize("value", [(np.eye(2), np.eye(3)), ["a", "b"], None, [1j]])
+def test_show_of_what_is_no_answer(value):
+    with pytest.raises(tl.DTypeError, match="expected"):
+        tl.show(value)
 
 
 def test_show_of_unsigned_scores():

@@ -318,6 +318,15 @@ def test_a_duration_is_a_timedelta():
         tl.RecordedTraceEntry(0, "a").with_duration(5)
 
 
+@pytest.mark.parametrize(
+    "duration",
+    [us(-1), np.timedelta64(-5, "ns"), np.timedelta64("NaT"), np.timedelta64(1, "Y"), np.timedelta64(2, "M")],
+)
+def test_a_duration_is_0_or_more(duration):
+    with pytest.raises(tl.InputError, match="a duration is a time of 0 or more"):
+        tl.RecordedTraceEntry(0, "a").with_duration(duration)
+
+
 def test_durations_below_a_microsecond():
     assert tl.RecordedTraceEntry(0, "a").with_duration(np.timedelta64(100, "ns")).duration_us == 0.1
     assert tl.RecordedTraceEntry(0, "a").with_duration(np.timedelta64(2, "ms")).duration_us == 2000.0

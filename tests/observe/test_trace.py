@@ -1,7 +1,9 @@
 """Tracing real runs: what is recorded, and how it prints."""
 
+import copy
 import itertools
 import json
+import pickle
 import threading
 
 import numpy as np
@@ -122,6 +124,18 @@ def test_plans_of_several_threads_are_not_mixed_up():
         thread.join()
     counts = {name: s.count for name, s in tl.TraceAnalyzer.operation_summary(t.to_recorded()).items()}
     assert counts == {"einsum ij,jk->ik": 80, "relu": 80, "fixpoint": 80}
+
+
+@pytest.mark.parametrize("again", [lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy], ids=["pickle", "copy"])
+def test_copies_hold_what_the_trace_held_and_go_on_apart(traced, again):
+    other = again(traced)
+    count = len(traced.events())
+    assert other.events() == traced.events()
+    b = tl.GraphBuilder()
+    with events.watching(other):
+        tl.Executor().execute(b.build(y=b.exp(b.input("z", (2,)))), {"z": np.ones(2)})
+    assert [e.name for e in other.events()].count("exp") == 1
+    assert len(traced.events()) == count
 
 
 def test_detail_is_kept():

@@ -27,6 +27,20 @@ def declared(**shapes: tuple[Any, ...]) -> tl.EinsumGraph:
     return b.build({f"{name} out": b.input(name, shape) * 1 for name, shape in shapes.items()})
 
 
+def test_sizes_of_a_graph_and_its_bodies_become_numbers():
+    b = GraphBuilder()
+    x = b.input("x", ("n", "n+m"))
+    start = b.broadcast_to(b.constant(np.int64(0)), ("n", "m"))
+    graph = b.build(y=b.fixpoint(lambda z: b.maximum(z, b.broadcast_to(b.iota("m"), ("n", "m"))), start), z=x)
+    some = tl.with_sizes(graph, {"m": 3})
+    assert (some.size_names, some.type_of(some.inputs["x"]).shape) == ({"n"}, ("n", "n+3"))
+    for sized in (graph, some, tl.with_sizes(graph, {"m": 3, "n": 2})):
+        assert EX.execute(sized, {"x": np.ones((2, 5))})["y"].tolist() == [[0, 1, 2]] * 2
+    with pytest.raises(ShapeError, match="must be 4"):
+        EX.execute(tl.with_sizes(graph, {"m": 2, "n": 2}), {"x": np.ones((2, 5))})
+    assert tl.with_sizes(graph, {}) == graph
+
+
 def test_names_are_bound():
     graph = declared(x=("n", "m"), y=("m", 3))
     assert bind_sizes(graph, types(x=(2, 5), y=(5, 3)), {}) == {"n": 2, "m": 5}
@@ -95,8 +109,9 @@ def test_several_sizes_that_nothing_fixes():
     b = GraphBuilder()
     with pytest.raises(ShapeError) as caught:
         EX.execute(b.build(y=b.iota("n+m")), {})
-    (hint,) = caught.value.diagnostic.suggestions
+    hint, other = caught.value.diagnostic.suggestions
     sizes = eval(hint.removeprefix("give it: sizes="))
+    assert other == f"or put it into the graph: tl.with_sizes(graph, {sizes})"
     assert set(sizes) == {"n", "m"}
 
 

@@ -319,6 +319,7 @@ def test_the_executor_takes_a_budget_and_plans_once() -> None:
     want = executor.execute(graph, given)["far"]
     for _ in range(3):
         np.testing.assert_array_equal(executor.execute(graph, given, budget=200_000)["far"], want)
+    np.testing.assert_array_equal(executor.execute(graph, given, budget=np.int64(200_000))["far"], want)
     assert executor.cache_stats().entries == 2  # with the budget, and without
     with pytest.raises(tl.OutOfMemoryError):
         executor.execute(graph, given, budget=100)

@@ -63,9 +63,7 @@ class GraphBuilder(Layers[Tensor]):
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {name!r}", code="E301")
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
-            parts = [p.strip() for p in shape.split(",")] if isinstance(shape, str) else [shape]
-            words = [p if isinstance(p, str) and p.isdecimal() else repr(p) for p in parts]
-            hint = f"write ({', '.join(words)}{',' * (len(words) == 1)})"
+            hint = f"write {_tuple_text(shape)}"
             raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", hint, code="E301")
         sizes = None
         if shape is not None:
@@ -422,3 +420,13 @@ def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Ten
 
 def _input_like(name: str, t: TensorType) -> ops.Input:
     return ops.Input(name, None if t.shape is None else tuple(t.shape), t.dtype)
+
+
+def _tuple_text(shape: Any) -> str:
+    """Return what was given for a shape as the tuple that was meant: ``(n, 3)`` as ``('n', 3)``."""
+    if not isinstance(shape, str):
+        return f"({shape!r},)"
+    text = shape.strip("()[] ").replace(";", ",")
+    parts = text.split(",") if any(sign in text for sign in ",+-*") else text.split()
+    words = [part if part.isdecimal() else repr(part) for part in map(str.strip, parts) if part]
+    return f"({', '.join(words)}{',' * (len(words) == 1)})"

@@ -148,6 +148,14 @@ def plain_array(value: object) -> Array:
         raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
 
 
+def number_array(value: object) -> Array:
+    """Return a value as a NumPy array of numbers or truth values, or say plainly why there is none."""
+    array = plain_array(value)
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"numbers or truth values are expected, got an array of {array.dtype}", code="E123")
+    return array
+
+
 def frozen_copy(value: object) -> Array:
     """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
     array = plain_array(value)

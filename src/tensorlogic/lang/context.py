@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller
-from ..errors import GraphError, InputError, nearest
+from ..errors import GraphError, InputError, expect, nearest
 from ..ir.graph import EinsumGraph
-from ..ir.types import plain_array
+from ..ir.types import number_array
 
 
 class LogicWarning(UserWarning):
@@ -39,7 +39,7 @@ def wrong_score(name: str, value: Any) -> str:
     >>> wrong_score("likes", [0.5, 2.0])
     "score 2.0 of 'likes' at [1] is outside of 0 to 1 (1 are)"
     """
-    array = plain_array(value)
+    array = number_array(value)
     if array.dtype == bool:
         return ""
     outside = ~((array >= 0) & (array <= 1))
@@ -116,6 +116,7 @@ class CompilerContext:
 
         >>> CompilerContext(domains={}).check_scores({"likes": [0.0, 0.7, 1.0]})
         """
+        expect(inputs, Mapping, "scores are given by the names of their predicates", 'write {"likes": array}')
         for name, value in inputs.items():
             if message := wrong_score(name, value):
                 raise InputError(message, "scale or clip the scores, such as 1 / (1 + np.exp(-x))", code="E622")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, ShapeError, expect_whole
+from ..ir.types import number_array
 from ..tables import html_table, table
 
 Names = Sequence[Any] | int
@@ -139,7 +140,7 @@ def _entries(
     """Return the shape of an answer, the places that are shown, column by column, and their scores, largest first."""
     if isinstance(getattr(value, "columns", None), tuple) and value.columns:  # a sparse relation
         return tuple(value.shape), [np.asarray(c) for c in value.columns], None
-    array = np.asarray(value)
+    array = number_array(value)
     if array.ndim == 0:
         return (), [], None
     if array.dtype == bool:

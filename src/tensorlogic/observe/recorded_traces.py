@@ -63,7 +63,13 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
         hints = ("write timedelta(microseconds=5)", 'below a microsecond, write np.timedelta64(100, "ns")')
         expect(duration, (timedelta, np.timedelta64), "a duration is a timedelta", *hints)
         unit = timedelta(microseconds=1) if isinstance(duration, timedelta) else np.timedelta64(1, "us")
-        self.duration_us = float(duration / unit)  # type: ignore[operator]
+        try:
+            microseconds = float(duration / unit)  # type: ignore[operator]
+        except TypeError:  # years and months have no fixed length
+            microseconds = math.nan
+        if not microseconds >= 0:
+            raise InputError(f"a duration is a time of 0 or more, got {duration}", *hints, code="E701")
+        self.duration_us = microseconds
         return self
 
     def throughput_elements_per_us(self) -> float:

@@ -132,6 +132,15 @@ class Trace(Hook):
             _check_times(event, n)
             (self.spans if event.kind == "span" else self._given).append(event)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle needs: neither the lock, nor the ids of plans, which are others there."""
+        self.runs()
+        with self._lock:
+            return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_numbers")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock(), _numbers={id(plan): n for n, plan in enumerate(state["_plans"])})
+
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run; the plan says everything else about them."""
         with self._lock:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect, expect_known, nearest
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
@@ -48,6 +49,37 @@ def with_dtypes(graph: EinsumGraph, dtypes: Sequence[str | None]) -> EinsumGraph
     for i, dtype in zip(graph.inputs.values(), dtypes, strict=True):
         nodes[i] = Node(replace(nodes[i].op, dtype=dtype), (), nodes[i].locations)
     return EinsumGraph(nodes, graph.outputs, graph.constants)
+
+
+def with_sizes(graph: EinsumGraph, sizes: Mapping[str, int]) -> EinsumGraph:
+    """Return the graph with numbers in place of some named sizes, such as those that no input fixes.
+
+    >>> from tensorlogic import Executor, GraphBuilder
+    >>> b = GraphBuilder()
+    >>> row = b.build(y=b.input("x", ("n", 2))["k":"k+1"])
+    >>> result = Executor().execute_batch(with_sizes(row, {"k": 1}), [{"x": np.eye(2)}, {"x": np.ones((3, 2))}])
+    >>> [item["y"].tolist() for item in result]
+    [[[0.0, 1.0]], [[1.0, 1.0]]]
+    """
+    env = {}
+    for name, value in (checked_sizes(graph, sizes) or {}).items():
+        env[name] = dim(value)
+        if not isinstance(env[name], int):
+            raise InputError(f"size {name!r} must be an integer, got {value!r}", code="E301")
+    nodes = [Node(_with_sizes(node.op, env), node.args, node.locations) for node in graph.nodes]
+    result = EinsumGraph(nodes, graph.outputs, graph.constants, graph.axis_names, graph.scores)
+    require_valid(result)
+    return result
+
+
+def _with_sizes(op: Op, env: Mapping[str, Any]) -> Op:
+    inner = bodies(op)
+    op = (
+        with_bodies(op, [with_sizes(b, {n: v for n, v in env.items() if n in b.size_names}) for b in inner])
+        if inner
+        else op
+    )
+    return replace(op, **{name: _sized(getattr(op, name), env) for name in op.size_fields}) if op.size_fields else op
 
 
 def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -143,8 +175,11 @@ def _check_bound(t: TensorType, op: Op) -> None:
     for size in (*starts, *(t.shape or ())):
         if isinstance(size, str):
             missing = sorted(names(size))
-            hint = f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"
-            raise ShapeError(f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}", hint, code="E304")
+            sizes = f"{{{', '.join(f'{m!r}: 8' for m in missing)}}}"
+            hints = f"give it: sizes={sizes}", f"or put it into the graph: tl.with_sizes(graph, {sizes})"
+            raise ShapeError(
+                f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}", *hints, code="E304"
+            )
 
 
 def _sized(value: Any, env: Mapping[str, int]) -> Any:

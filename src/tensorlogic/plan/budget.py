@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
+import numpy as np
+
 from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
@@ -96,7 +98,7 @@ def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int
 
 def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
     """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+    if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
         raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
     piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
     if piece.peak_bytes > budget:

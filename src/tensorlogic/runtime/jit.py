@@ -17,6 +17,7 @@ from ..backends.native.support import mind_forks
 from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
+from ..passes.specialize import checked_sizes
 from ..store import EvictionPolicy, Lock, Store, StoreStats, reset_in_child
 from .call import run_program
 from .compile import executor_like
@@ -25,7 +26,7 @@ from .program import Program
 
 if TYPE_CHECKING:
     from .executor import Executor
-    from .values import Inputs, Outputs
+    from .values import Inputs, Outputs, Sizes
 
 
 class JitConfig(msgspec.Struct, frozen=True):
@@ -251,10 +252,16 @@ class Jit:
         self._waiting: set[Hashable] = set()  # signatures that are being compiled, or cannot be
         self._lock = Lock()
 
-    def execute(self, graph: EinsumGraph, inputs: Inputs | None, out: Mapping[str, Any] | None) -> Outputs:
+    def execute(
+        self, graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes = None, out: Mapping[str, Any] | None = None
+    ) -> Outputs:
         """Run a graph: compiled where that is ready, else as it is while it is counted."""
         names, values = self.executor.arrays(graph, {} if inputs is None else inputs)
-        signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
+        sizes = (
+            None if sizes is None else dict(checked_sizes(graph, sizes) or {})
+        )  # a copy, which compiling reads later
+        given = sizes and tuple(sorted(sizes.items()))
+        signature = (graph, tuple([(v.shape, v.dtype) for v in values]), given or None)
         program = self.cache.get(signature)
         if program is not None:
             context, hooks = self.executor.context, self.executor.hooks()
@@ -263,8 +270,8 @@ class Jit:
         if able and self._became_hot(signature, hash(graph) in self._seen):
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             own = [v.copy() for v in values]  # to time plans on: the caller's may change meanwhile
-            self.compiler.submit(partial(self._compile, graph, types, own, signature))
-        return self.cold.execute(graph, dict(zip(names, values, strict=True)), out=out)
+            self.compiler.submit(partial(self._compile, graph, types, sizes, own, signature))
+        return self.cold.execute(graph, dict(zip(names, values, strict=True)), sizes=sizes, out=out)
 
     def _became_hot(self, signature: Hashable, at_once: bool) -> bool:
         """Count a call that found nothing compiled; what was compiled and had to go is counted anew."""
@@ -278,9 +285,14 @@ class Jit:
             return True
 
     def _compile(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], values: list[Any], signature: Hashable
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        sizes: Sizes,
+        values: list[Any],
+        signature: Hashable,
     ) -> None:
-        program = self.hot.make(graph, types, None, values, "copies of the inputs")
+        program = self.hot.make(graph, types, sizes, values, "copies of the inputs")
         self._seen.add(hash(graph))  # kernels serve every size, so the next signature of it is ready soon
         self.cache.insert(signature, program)
         self._waiting.discard(signature)

@@ -114,13 +114,14 @@ def execute_jit(
     inputs: Inputs | None = None,
     config: JitConfig | None = None,
     *,
+    sizes: Sizes = None,
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a graph at once; once it ran often it is compiled in the background, and the fastest plan takes over.
 
     The answers keep their bits, unless the config says ``exact=False``: see docs/guides/native.md.
     """
-    return _jit(executor, config).execute(graph, inputs, out)
+    return _jit(executor, config).execute(graph, inputs, sizes, out)
 
 
 def get_jit_stats(executor: Executor) -> JitStats:

@@ -1,4 +1,13 @@
-"""Kits for people who build on the package: conformance of backends and of communication between ranks, performance regressions."""
+"""Kits for people who build on the package: conformance of backends and of communication between ranks, performance regressions.
+
+Random graphs, formulas and rule sets, as strategies of hypothesis, are in ``tensorlogic.testing.strategies``.
+
+>>> import tensorlogic as tl
+>>> b = tl.GraphBuilder()
+>>> loss = b.build(loss=b.sum(b.square(b.input("x", (2,), "float64"))))
+>>> tl.testing.GradientChecker().check(loss, {"x": [1.0, 2.0]}).passed
+True
+"""
 
 from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
