@@ -433,6 +433,25 @@ def test_softmax_and_logsumexp_do_not_differentiate_their_shift():
     np.testing.assert_allclose(out, [[0, 0, 0], [0.5, 0.5, 0]])
 
 
+def test_a_custom_gradient_is_given_the_whole_cotangent():
+    b = tl.GraphBuilder()
+    x, s = b.input("x", (3,), "float64"), b.input("s", (), "float64")
+    values = {"x": np.arange(3.0), "s": 2.0}
+    for reduce, share in ((b.sum, 3.0), (b.mean, 1.0)):
+        loss = b.build(loss=reduce(x + s))
+        found = tl.Executor().execute(tl.grad(loss, custom={"add": lambda t, g, y, a, c: (g, t.sum(g))}), values)
+        assert found["d_s"] == pytest.approx(share)
+    both = b.build(loss=b.sum(b.concat([x, b.square(x)])) + 0 * s)
+    found = tl.Executor().execute(
+        tl.grad(both, wrt=["x"], custom={"concat": lambda t, g, y, a, c: (g[:3], g[3:])}), values
+    )
+    np.testing.assert_array_equal(found["d_x"], 1 + 2 * values["x"])
+    with pytest.raises(tl.ShapeError, match=r"for operand 1 has shape \[3\], the operand \[\]"):
+        tl.grad(loss, custom={"add": lambda t, g, y, a, c: (g, g)})
+    with pytest.raises(tl.GraphError, match="the custom gradient of add must take 5"):
+        tl.grad(loss, custom={"add": lambda t, g, y, a: (g, g)})
+
+
 def test_a_custom_gradient_may_leave_one_of_two_equal_operands_out():
     b = tl.GraphBuilder()
     x = b.input("x", (2,), "float64")

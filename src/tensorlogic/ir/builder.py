@@ -315,7 +315,7 @@ class GraphBuilder(Layers[Tensor]):
         expect(tolerance, Real, "a fixpoint's tolerance is a number", "write tolerance=1e-6")
         rounds = integer(limit, "a fixpoint's limit")
         carries = [self._typed(x) for x in init]
-        _check_function(body, len(carries), "the body of a fixpoint")
+        check_function(body, len(carries), "the body of a fixpoint")
         graph, captures = self._body(body, {f"c{n}": t.type for n, t in enumerate(carries)})
         op = Fixpoint(graph, combine, float(tolerance), rounds, bool(linear))
         if op.carries != len(carries):
@@ -342,7 +342,7 @@ class GraphBuilder(Layers[Tensor]):
         >>> sums
         <Tensor float32[t]>
         """
-        _check_function(body, 2, "the body of a scan")
+        check_function(body, 2, "the body of a scan")
         many, more = isinstance(init, tuple | list), isinstance(xs, tuple | list)
         single_out = False
         carries = [self._typed(x) for x in (init if many else [init])]
@@ -381,8 +381,8 @@ class GraphBuilder(Layers[Tensor]):
         >>> b.cond(b.sum(x) > 0, lambda: x, lambda: -x)
         <Tensor float32[3]>
         """
-        _check_function(then, 0, "then, of a cond,")
-        _check_function(otherwise, 0, "otherwise, of a cond,")
+        check_function(then, 0, "then, of a cond,")
+        check_function(otherwise, 0, "otherwise, of a cond,")
         a, reads_a = self._body(then, {})
         c, reads_c = self._body(otherwise, {})
         union = list({t.node: t for t in (*reads_a, *reads_c)}.values())
@@ -391,9 +391,9 @@ class GraphBuilder(Layers[Tensor]):
         return results[0] if len(results) == 1 else results
 
 
-def _check_function(fn: object, count: int, what: str) -> None:
+def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") -> None:
     """Refuse what cannot be called with so many tensors."""
-    head = " ".join(["lambda", ", ".join("cxyzuvw"[:count])]).rstrip()
+    head = " ".join(["lambda", ", ".join(names[:count])]).rstrip()
     hint = f"write a function, such as {head}: ..."
     if not callable(fn):
         raise GraphError(f"{what} must be a function, got {fn!r}", hint, code="E130")

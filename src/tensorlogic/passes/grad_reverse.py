@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import GraphError
+from ..errors import GraphError, ShapeError
 from ..ir import ops
+from ..ir.builder import check_function
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types, reachable
 from ..ir.ops import Op
 from ..ir.type_rules import infer_graph
 from ..ir.types import FLOATS, Results, TensorType
 from .derivatives import slopes
-from .grad_tape import Tape, Value, added, of_dtype
+from .grad_tape import Tape, Value, added, full_cotangent, of_dtype
 
 Flags = tuple[bool, ...]
 _YES, _NO = (True,), (False,)
@@ -276,12 +277,22 @@ def _gradients(
     return [(a.node, g) for a, g, want in zip(args, gradients, wants, strict=True) if want]
 
 
+def _spread(t: Tape, g: Value, out: Value) -> Value:
+    """Return a cotangent with the whole shape of a result, which need not be computed for it where its shape is known."""
+    if out.shape is None:
+        return full_cotangent(t, g, out)
+    return g if g.shape == out.shape else t.broadcast_to(g, out.shape)
+
+
 def _by_hand(
     t: Tape, rule: Custom, op: Op, grads: Sequence[Value | None], i: int, args: Sequence[Value]
 ) -> Mapping[int, Value | None]:
     """Apply a rule that the caller gave, and check what it returns."""
     outs = t.results(i)
-    given = grads[0] if len(grads) == 1 else grads
+    # inside, cotangents of sums and means are single numbers; a caller's rule may add them up, or take a part of them
+    whole = [None if g is None else _spread(t, g, out) for g, out in zip(grads, outs, strict=True)]
+    given = whole[0] if len(whole) == 1 else tuple(whole)
+    check_function(rule, 3 + len(args), f"the custom gradient of {op.name}", "tgyxwuvabc")
     result = rule(t, given, outs[0] if len(outs) == 1 else outs, *args)
     if isinstance(result, Mapping):
         return {t[key].node: g for key, g in result.items()}
@@ -293,7 +304,11 @@ def _by_hand(
             code="E112",
         )
     total: dict[int, Value] = {}
-    for a, g in zip(args, several, strict=True):
+    for k, (a, g) in enumerate(zip(args, several, strict=True)):
+        if g is not None and g.shape is not None and a.shape is not None and len(g.shape) > len(a.shape):
+            hint = "add up over the axes along which the operand was spread: t.sum(g, axis)"
+            message = f"the custom gradient of {op.name} for operand {k} has shape {g.shape}, the operand {a.shape}"
+            raise ShapeError(message, hint, code="E112")
         if g is not None:
             total[a.node] = total[a.node] + g if a.node in total else g
     return total
