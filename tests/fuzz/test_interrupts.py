@@ -77,6 +77,54 @@ def test_a_queue_of_awaited_calls_loses_no_place_to_an_interrupt() -> None:
     assert place > 5
 
 
+def test_calls_that_stand_in_line_begin_wherever_another_was_interrupted() -> None:
+    more, place = True, 0
+    while more:
+        queue = CallQueue(1, 10)
+        gate = threading.Event()
+        first = AsyncHandle(queue, gate.wait).begin()
+        second = AsyncHandle(queue, int)
+        more = interrupted_at(place, second.begin)
+        third = AsyncHandle(queue, int).begin()
+        gate.set()
+        end = time.monotonic() + 60
+        while queue.outstanding() and time.monotonic() < end:
+            time.sleep(1e-4)
+        assert not queue.outstanding(), f"a call is stuck after an interrupt at place {place}"
+        assert first.done(), f"what ran is lost by an interrupt at place {place}"
+        assert third.done(), f"what stood in line is lost by an interrupt at place {place}"
+        place += 1
+    assert place > 3
+
+
+BESIDE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from interrupted import interrupted_at
+from tensorlogic.ir.whole_files import Beside
+
+def sums():
+    beside = Beside(thread=True)
+    try:
+        calls = [beside.call(sum, range(k)) for k in range(4)]
+        assert [call() for call in calls] == [0, 0, 1, 3]
+    finally:
+        beside.close()
+
+place = 0
+while interrupted_at(place, sums):
+    sums()
+    place += 1
+print("all added up", place > 20)
+"""
+
+
+def test_a_process_ends_wherever_the_work_beside_a_file_was_interrupted() -> None:
+    command = [sys.executable, "-c", BESIDE, str(Path(__file__).parent)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "all added up True\n"), done.stderr
+
+
 def layer() -> tl.EinsumGraph:
     b = tl.GraphBuilder()
     x, w = b.input("x", ("n", 8), "float32"), b.input("w", (8, 8), "float32")

@@ -195,14 +195,38 @@ def _grow(count: int) -> None:
         _threads += 1
 
 
-def start_thread(thread: threading.Thread) -> None:
-    """Start a thread. An interrupt meanwhile may cost Python a lock of its own, and comes out as that error; here as itself."""
+def with_interrupts(function: Callable[[], T]) -> T:
+    """Call a function that waits. Python's own waiting, when interrupted, may raise RuntimeError; this raises the KeyboardInterrupt."""
     try:
-        thread.start()
+        return function()
     except RuntimeError as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread, such that an interrupt meanwhile keeps no later thread from starting."""
+    try:
+        with_interrupts(thread.start)
+    except BaseException:
+        lock = getattr(threading, "_active_limbo_lock", None)  # from Python 3.14 on it may stay taken
+        if lock is not None and getattr(lock, "_is_owned", bool)():
+            lock.release()
+        raise
+
+
+def surely(function: Callable[[], object]) -> None:
+    """Call a function until no interrupt cuts it off, and then raise the last interrupt; for what may be done twice."""
+    interrupt = None
+    while True:
+        try:
+            function()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..errors import FormatError, InputError, TensorLogicError
@@ -143,28 +146,75 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+class _Job:
+    """A call that another thread makes."""
+
+    __slots__ = ("_call", "_done", "_ended", "_error", "_value")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self._done, self._ended = call, allocate_lock(), False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._done.acquire()
+
+    def run(self) -> None:
+        """Make the call."""
+        try:
+            self._value = self._call()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ended = True
+            self._done.release()
+
+    def result(self) -> Any:
+        """Wait for what the call gives, or raise what it raises."""
+        if not self._ended:  # an interrupt as the lock was taken may have left it so
+            self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
 class Beside:
     """A thread for something that is done while a file is written; without one, it is done at once."""
 
+    # no ThreadPoolExecutor: a process waits at its end for its threads, also for one that an interrupt kept it from noting
     def __init__(self, thread: bool) -> None:
-        self._pool: Any = None
-        if thread:
-            from concurrent.futures import ThreadPoolExecutor  # loaded by those who write much
-
-            self._pool = ThreadPoolExecutor(1, "tensorlogic-disk")
+        self._jobs: SimpleQueue[_Job | None] | None = SimpleQueue() if thread else None
+        self._begun = False
 
     def call(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
         """Begin a call; what is returned waits for what it gives, or raises what it raises."""
-        if self._pool is not None:
-            result: Callable[[], Any] = self._pool.submit(function, *args).result
-            return result
-        value = function(*args)
-        return lambda: value
+        if self._jobs is not None and not self._begun:
+            try:
+                start_new_thread(_do_jobs, (self._jobs,))
+                self._begun = True
+            except RuntimeError:  # the process is ending, or has too many threads
+                self._jobs = None
+        if self._jobs is None:
+            value = function(*args)
+            return lambda: value
+        job = _Job(partial(function, *args))
+        self._jobs.put(job)
+        return job.result
 
     def close(self) -> None:
         """Wait for what is under way, leave the rest, and end the thread."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        if self._jobs is not None and self._begun:
+            with contextlib.suppress(Empty):
+                while True:
+                    self._jobs.get_nowait()
+            last = _Job(bool)
+            self._jobs.put(last)
+            self._jobs.put(None)
+            last.result()
+            self._begun = False
+
+
+def _do_jobs(jobs: SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
 
 
 class EarlyDisk:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 import msgspec
 
 from ..backends.native.support import mind_forks
+from ..backends.threads import with_interrupts
 from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -143,62 +144,74 @@ class JitCompiler:
     def __init__(self) -> None:
         self.reset_lock()
         reset_in_child(self)
-        _compilers.add(self)
+        if not _ending:
+            _compilers.add(self)
         self.done = 0
         self.failures: tuple[str, ...] = ()
 
     def reset_lock(self) -> None:
         """Forget the thread and its jobs: after a fork they are not there."""
         self._jobs: deque[Callable[[], object]] = deque()
-        self._worker: object = None  # of the thread that does them
+        self._worker: object = None  # a token of the thread that does them
         self._lock = Lock()
         self._idle = threading.Condition(self._lock)
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run a job soon; what it raises is kept in ``failures``."""
         with self._lock:
-            self._jobs.append(job)
-            self._begin()
+            if not _ending:
+                self._jobs.append(job)
+                self._begin()
 
     def _begin(self) -> None:
-        """Start a thread where there are jobs and nobody does them.
-
-        Not by ``Thread.start``, which waits for the new thread: interrupted, it may leave a lock taken that the thread needs to begin. Nor in a
-        ``ThreadPoolExecutor``: the process waits for its threads as it ends, also for one that an interrupt kept it from noting, for ever.
-        """
+        """Start a thread where there are jobs and nobody does them."""
+        # an interrupted Thread.start may leave a lock taken, and a process waits at its end for threads of a ThreadPoolExecutor
         if self._jobs and self._worker is None:
             mind_forks()  # the thread imports what it needs
+            own = object()
             try:
-                start_new_thread(self._work, ())
+                start_new_thread(self._work, (own,))
             except RuntimeError:  # the process is ending, or has too many threads
                 self._jobs.clear()
+            else:
+                self._worker = own
 
-    def _work(self) -> None:
-        own = object()
-        while True:
+    def _work(self, own: object) -> None:
+        try:
+            while (job := self._next(own)) is not None:
+                try:
+                    job()
+                    self.done += 1
+                except BaseException as error:  # whatever it is, the thread goes on
+                    self.failures = (*self.failures[-99:], f"{type(error).__name__}: {error}")
+                del job
+        finally:
             with self._lock:
-                if self._worker is None:
-                    self._worker = own
-                elif self._worker is not own:
-                    return  # two were started before either came here
-                if not self._jobs:
+                if self._worker is own:
                     self._worker = None
-                    self._idle.notify_all()
-                    return
-                job = self._jobs.popleft()
-            try:
-                job()
-                self.done += 1
-            except BaseException as error:  # whatever it is, the slot loop goes on
-                self.failures = (*self.failures[-99:], f"{type(error).__name__}: {error}")
-            del job
+                self._idle.notify_all()
+
+    def _next(self, own: object) -> Callable[[], object] | None:
+        """Return the job that a thread does next; None where there is none, or where another thread does them."""
+        with self._lock:
+            if self._worker is None:  # an interrupt came as the thread was started
+                self._worker = own
+            if self._worker is own and self._jobs:
+                return self._jobs.popleft()
+            if self._worker is own:
+                self._worker = None
+            return None
 
     def wait(self) -> None:
-        """Return when everything submitted so far is done."""
+        """Return when everything submitted so far is done; not to be called by a job."""
+        with_interrupts(self._wait)
+
+    def _wait(self) -> None:
         with self._lock:
-            self._begin()
             while self._jobs or self._worker is not None:
-                self._idle.wait()
+                self._begin()
+                if self._worker is not None:
+                    self._idle.wait()
 
     def end(self) -> None:
         """Begin no other job, and wait for the one that runs: a thread that is stopped while it compiles may crash the process."""
@@ -208,10 +221,13 @@ class JitCompiler:
 
 
 _compilers: WeakSet[JitCompiler] = WeakSet()
+_ending = False  # whether the process is, so that nothing more is compiled
 
 
 @atexit.register
 def _end_all() -> None:
+    global _ending  # noqa: PLW0603 - the process's, so its owner is the module
+    _ending = True
     for compiler in list(_compilers):
         compiler.end()
 
@@ -267,10 +283,14 @@ class Jit:
             context, hooks = self.executor.context, self.executor.hooks()
             return in_contexts(context, partial(run_program, context, program, values, out, hooks))
         able = self.hot.facts is not None and self.config.max_cache_size
-        if able and self._became_hot(signature, hash(graph) in self._seen):
-            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-            own = [v.copy() for v in values]  # to time plans on: the caller's may change meanwhile
-            self.compiler.submit(partial(self._compile, graph, types, sizes, own, signature))
+        try:
+            if able and self._became_hot(signature, hash(graph) in self._seen):
+                types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+                own = [v.copy() for v in values]  # to time plans on: the caller's may change meanwhile
+                self.compiler.submit(partial(self._compile, graph, types, sizes, own, signature))
+        except BaseException:  # an interrupt: it is counted anew
+            self._waiting.discard(signature)
+            raise
         return self.cold.execute(graph, dict(zip(names, values, strict=True)), sizes=sizes, out=out)
 
     def _became_hot(self, signature: Hashable, at_once: bool) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from ..backends.threads import start_thread
 from .http_messages import Reply, Request
 
 PENDING = 10_000  # lines that wait to be written; beyond that they are counted, and dropped
@@ -34,7 +35,7 @@ class AccessLog:
         self.dropped = 0
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue(PENDING)
         self._thread = threading.Thread(target=self._write, name="tensorlogic-log", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def event(self, event: str, **facts: Any) -> None:
         """Write that something happened."""

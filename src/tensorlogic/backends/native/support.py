@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
 COMPILING = Lock()  # held by whoever compiles
 LONGEST_IMPORT = 60.0  # seconds that a fork waits for other threads to have imported what they import
-_held: list[list[Any]] = []  # the locks that a fork holds
+_held: dict[int, list[Any]] = {}  # the locks that a fork holds, by thread
 
 
 class NativeWarning(UserWarning):
@@ -64,8 +64,7 @@ def _importing() -> bool:
 
 
 def _hold() -> None:
-    held = list[Any]()
-    _held.append(held)
+    held = _held.setdefault(get_ident(), [])
     end = monotonic() + LONGEST_IMPORT
     while _importing() and monotonic() < end:
         sleep(0.001)
@@ -75,21 +74,25 @@ def _hold() -> None:
 
 
 def _let_go() -> None:
-    for lock in reversed(_held.pop()):
+    held = _held.get(get_ident(), [])
+    while held:
         with contextlib.suppress(RuntimeError):  # it was not taken
-            lock.release()
+            held[-1].release()
+        held.pop()
 
 
 @cache
 def mind_forks() -> None:
     """Let a fork wait for compilations and imports: the child would wait for ever for one that a thread it does not have was in.
 
-    What is registered last is asked first, so this comes after logging, which holds a lock meanwhile that numba takes as it is imported.
+    What is registered last is asked first, so this comes after logging, which holds a lock meanwhile that numba takes as it is imported, and
+    after concurrent.futures, which SciPy imports.
     """
     if hasattr(os, "register_at_fork"):
         import logging  # noqa: F401
 
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
+        os.register_at_fork(after_in_parent=_let_go, after_in_child=_let_go)  # where an interrupt cut the other one off
 
 
 def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True, **options: Any) -> Any:

@@ -7,9 +7,11 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextvars import copy_context
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
+from ...backends.threads import surely
 from ...errors import CancelledError, TensorLogicError
 from ...store import Lock
 from ..context import ExecutionContext
@@ -78,10 +80,21 @@ class AsyncHandle(Generic[T]):
         """Stop it: before it begins, or before its next step; return False where it is done already. Any thread may."""
         return self._stop(None, str(reason))  # None would not be told from a call that nobody cancelled
 
-    def _stop(self, error: BaseException | None, reason: str) -> bool:
-        queue = self.queue
-        with queue.lock:
+    def _stop(self, error: BaseException | None, reason: str, *, begun: bool = True) -> bool:
+        """End it, where it has not ended; with ``begun=False`` only where no thread does it yet."""
+        try:
+            return self._stop_once(error, reason, begun)
+        except BaseException:  # an interrupt
             if self.ended_at:
+                surely(self._settle)
+            raise
+
+    def _stop_once(self, error: BaseException | None, reason: str, begun: bool) -> bool:
+        queue = self.queue
+        if self.ended_at and not self._settled.is_set:  # it ends just now, or an interrupt came as it did
+            self._settle()
+        with queue.lock:
+            if self.ended_at or (self.begun_at and not begun):
                 return False
             self.ended_at, self._error = perf_counter(), error
             if error is None:
@@ -121,7 +134,9 @@ class AsyncHandle(Generic[T]):
         self._settle()
 
     def _settle(self) -> None:
-        on_end, self._on_end = self._on_end, bool
+        """Tell everybody; it may be called again after an interrupt."""
+        with self.queue.lock:
+            on_end, self._on_end = self._on_end, bool
         on_end(self)
         self._settled.set()
 
@@ -130,9 +145,9 @@ class AsyncHandle(Generic[T]):
         for signal in (self._settled, self.stopped_signal):
             signal.forget()
 
-    def fail(self, error: BaseException) -> None:
-        """Settle it with an error, unless it is done."""
-        self._stop(error, "it could not begin")
+    def fail(self, error: BaseException, *, begun: bool = False) -> None:
+        """Settle it with an error, unless it is done, or a thread does it already; ``begun``, where that is this one."""
+        self._stop(error, "it was interrupted" if begun else "it could not begin", begun=begun)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._outcome().__await__()
@@ -266,9 +281,11 @@ class CallQueue:
 
     def submit(self, handle: AsyncHandle[Any], *, invited: bool = False) -> None:
         """Let a call begin, or stand in line; ``invited`` had waited for :meth:`room`."""
+        expected = int(invited)
         try:
             with self.lock:
-                self.coming -= invited
+                self.coming -= expected
+                expected = 0
                 begins = len(self.running) < self.most and not self.line
                 if begins:
                     self.running.add(handle)
@@ -279,9 +296,8 @@ class CallQueue:
             elif invited:
                 self.let_in()
         except BaseException as error:  # an interrupt, before or after a thread took the call
-            handle.fail(error)
-            if not handle.begun_at and (following := self.after(handle)) is not None:
-                workers.begin(following)
+            self.coming -= expected
+            surely(partial(self.give_up, handle, error))
             raise
 
     def enter(self, handle: AsyncHandle[Any]) -> bool:
@@ -353,6 +369,23 @@ class CallQueue:
         if self.rooms:
             self.let_in()
         return following
+
+    def give_up(self, handle: AsyncHandle[Any], error: BaseException, *, here: bool = False) -> None:
+        """Settle a call that was interrupted, unless a thread does it; ``here``, where that is this one.
+
+        The interrupt may also have kept others from beginning. They begin now; one that begins twice is done once.
+        """
+        handle.fail(error, begun=here)
+        if here or not handle.begun_at:
+            self.running.discard(handle)
+            handle.stopped_signal.set()
+        with self.lock:
+            while self.line and len(self.running) < self.most:
+                self.running.add(self.line.popitem(last=False)[0])
+            waiting = [handle for handle in self.running if not handle.begun_at]
+        for other in waiting:
+            workers.begin(other)
+        self.let_in()
 
     def outstanding(self) -> list[AsyncHandle[Any]]:
         """Return the calls that run or wait now."""

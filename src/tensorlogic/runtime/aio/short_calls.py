@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from ...backends.threads import surely
 from ...ir.graph import EinsumGraph, bodies
 from ...plan.fused_steps import Fused
 from ..call import same_again
@@ -94,16 +96,15 @@ class BriefCalls:
 
     def _run(self, handle: AsyncHandle[Any]) -> None:
         start, queue = perf_counter(), handle.queue
-        if queue.enter(handle):
-            try:
+        try:
+            if queue.enter(handle):
                 handle.perform(here=True)
-            except BaseException as error:  # an interrupt outside of the work itself
-                handle.fail(error)
-                raise
-            finally:
                 following = queue.after(handle)
                 if following is not None:
                     workers.begin(following)
+        except BaseException as error:  # an interrupt outside of the work itself
+            surely(partial(queue.give_up, handle, error, here=True))
+            raise
         self._spent += perf_counter() - start
 
 

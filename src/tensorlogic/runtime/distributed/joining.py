@@ -20,6 +20,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlparse
 
+from ...backends.threads import start_thread
 from ...errors import BackendError, ExecutionError, InputError
 
 T = TypeVar("T")
@@ -270,7 +271,7 @@ def within(seconds: float, act: Callable[[], T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    Thread(target=work, daemon=True).start()
+    start_thread(Thread(target=work, daemon=True))
     try:
         return done.result(seconds)
     except TimeoutError:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...backends.threads import start_thread
+from ...backends.threads import start_thread, with_interrupts
 from ...errors import InputError, TensorLogicError
 from ...store import Lock
 from .blocks import Block, Source, rows_of
@@ -130,20 +130,25 @@ class Ahead(Generic[T]):
 
     def take(self, check: Callable[[], None]) -> T | None:
         """Return the next chunk, None at the end; ``check`` is called now and then while there is none."""
-        while True:
-            with self._lock:
-                if self._ready:
-                    found = self._ready.popleft()
-                    self._room += 1
-                    self._changed.notify_all()
-                    break
-                self._changed.wait(WAIT)
+        while not (taken := with_interrupts(self._taken)):
             check()
+        (found,) = taken
         if isinstance(found, TensorLogicError):
             raise found.at_caller()
         if isinstance(found, BaseException):
             raise found
         return found
+
+    def _taken(self) -> list[T | BaseException | None]:
+        """Wait a moment, and take what is ready: one, or none."""
+        with self._lock:
+            if not self._ready:
+                self._changed.wait(WAIT)
+            if not self._ready:
+                return []
+            self._room += 1
+            self._changed.notify_all()
+            return [self._ready.popleft()]
 
     def close(self) -> None:
         """Stop reading, close the source on the thread that read it, and wait until the thread is gone."""

@@ -146,11 +146,13 @@ class Stream(Iterator[StreamResult]):
     def __next__(self) -> StreamResult:
         if self._state in ("done", "closed"):
             raise StopIteration
-        self.came_back()
-        result = self.compute(self.take())
+        with self._closing_on_error():  # also an interrupt between the steps, which would leave a chunk out
+            self.came_back()
+            result = self.compute(self.take())
+            if result is not None:
+                self.hand_out()
         if result is None:
             raise StopIteration
-        self.hand_out()
         return result
 
     def hand_out(self) -> None:
