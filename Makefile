@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 TORCH ?=
+PROCESSOR ?=
 SECONDS ?= 600
 SEED ?= 0
 AREAS ?=
@@ -20,7 +21,7 @@ test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 -m "not full"
+	$(if $(PROCESSOR),$(BIN)/python tests/as_processor.py $(PROCESSOR)) $(BIN)/pytest -q -n 2 -m "not full"
 
 conformance: $(VENV)/.dev
 	$(BIN)/pytest -q -m full

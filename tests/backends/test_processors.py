@@ -12,6 +12,9 @@ import pytest
 
 from tensorlogic.backends.native import support
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from as_processor import PROCESSORS, surroundings
+
 if not support.usable():
     pytest.skip("numba cannot be used", allow_module_level=True)
 
@@ -27,22 +30,22 @@ CHOSEN = (
 )
 
 
-def run_tests(**settings: str) -> None:
+def run_tests(processor: str) -> None:
     files = [str(HERE / f"test_native_{name}.py") for name in FILES] + [str(HERE / "test_bits.py")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not full", "-k", CHOSEN, *files],
-        check=False, capture_output=True, text=True, timeout=900, env=os.environ | settings, cwd=HERE.parent.parent,
+        check=False, capture_output=True, text=True, timeout=900, env=surroundings(processor), cwd=HERE.parent.parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert int(done.stdout.split(" passed")[0].split()[-1]) > 40
 
 
 @pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="these are x86-64 processors")
-@pytest.mark.parametrize("processor", ["generic", "haswell"])  # SSE2 alone, and AVX2 with FMA
+@pytest.mark.parametrize("processor", PROCESSORS)
 def test_native_code_for_another_processor(processor: str) -> None:
-    if processor == "haswell" and not llvmlite.binding.get_host_cpu_features().get("avx2"):
+    if processor == "avx2" and not llvmlite.binding.get_host_cpu_features().get("avx2"):
         pytest.skip("this processor cannot run AVX2")
-    run_tests(NUMBA_CPU_NAME=processor, NUMBA_CPU_FEATURES="")
+    run_tests(processor)
 
 
 def test_native_code_in_other_surroundings(tmp_path: Path) -> None:
