@@ -73,12 +73,8 @@ def with_sizes(graph: EinsumGraph, sizes: Mapping[str, int]) -> EinsumGraph:
 
 
 def _with_sizes(op: Op, env: Mapping[str, Any]) -> Op:
-    inner = bodies(op)
-    op = (
-        with_bodies(op, [with_sizes(b, {n: v for n, v in env.items() if n in b.size_names}) for b in inner])
-        if inner
-        else op
-    )
+    if inner := bodies(op):
+        op = with_bodies(op, [with_sizes(b, {n: v for n, v in env.items() if n in b.size_names}) for b in inner])
     return replace(op, **{name: _sized(getattr(op, name), env) for name in op.size_fields}) if op.size_fields else op
 
 

@@ -273,9 +273,8 @@ class Jit:
     ) -> Outputs:
         """Run a graph: compiled where that is ready, else as it is while it is counted."""
         names, values = self.executor.arrays(graph, {} if inputs is None else inputs)
-        sizes = (
-            None if sizes is None else dict(checked_sizes(graph, sizes) or {})
-        )  # a copy, which compiling reads later
+        if sizes is not None:  # a copy, which compiling reads later
+            sizes = dict(checked_sizes(graph, sizes) or {})
         given = sizes and tuple(sorted(sizes.items()))
         signature = (graph, tuple([(v.shape, v.dtype) for v in values]), given or None)
         program = self.cache.get(signature)
