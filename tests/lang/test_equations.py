@@ -377,6 +377,33 @@ def test_sums_settle_or_are_refused() -> None:
     assert "<text>:1:1" in str(error.value)
 
 
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+@pytest.mark.parametrize(("factor", "term"), [(-0.9, 0.3), (-0.9, 2.3), (-0.7, 0.7), (-0.3, 0.3)])
+def test_numbers_that_only_flip_in_their_last_places_have_settled(backend: str, factor: float, term: float) -> None:
+    y = 0.0
+    for _ in range(3000):
+        y = factor * y + term
+    assert factor * y + term != y  # it never stands still
+    b = np.array([term, 0.0, np.nan, np.inf])
+    found = run("Y[i] = B[i]; Y[i] = A Y[i]", "Y", backend=backend, A=np.array(factor), B=b)
+    np.testing.assert_allclose(found, [term / (1 - factor), 0, np.nan, np.nan], rtol=1e-14)
+
+
+def test_numbers_that_flip_do_not_hide_those_that_creep_on_or_go_round() -> None:
+    b = tl.GraphBuilder()
+    y, creep = b.input("y", (), "float64"), b.input("creep", (), "float64")
+    graph = b.build(y=b.fixpoint(lambda c: b.stack([c[0] * -0.9 + 0.3, c[1] + creep]), b.stack([y, y]), limit=20_000))
+    assert tl.Executor().execute(graph, {"y": 0.0, "creep": 0.0})[0] == pytest.approx([0.3 / 1.9, 0])
+    with pytest.raises(ConvergenceError, match="did not settle within 20000 rounds"):
+        tl.Executor().execute(graph, {"y": 0.0, "creep": 1e-19})
+    with pytest.raises(ConvergenceError, match="every 2 rounds its values are the same again"):
+        run("Y = 1e-10\nY = 0 - Y", "Y")
+    flips, counts = b.fixpoint(lambda c, k: (c * -0.9 + 0.3, (k + 1) % 3), y, b.constant(0))
+    several = b.build(flips=flips, counts=counts)
+    with pytest.raises(ConvergenceError, match="every 6 rounds its values are the same again"):
+        tl.Executor().execute(several, {"y": 0.0})
+
+
 def test_sums_that_settle_slowly_do_and_those_that_cannot_are_given_up_early() -> None:
     assert run("Y = 1\nY = 0.99 Y", "Y") == pytest.approx(100)
     with pytest.raises(

@@ -320,7 +320,7 @@ def test_a_duration_is_a_timedelta():
 
 @pytest.mark.parametrize(
     "duration",
-    [us(-1), np.timedelta64(-5, "ns"), np.timedelta64("NaT"), np.timedelta64(1, "Y"), np.timedelta64(2, "M")],
+    [us(-1), np.timedelta64(-5, "ns"), np.timedelta64("NaT", "ns"), np.timedelta64(1, "Y"), np.timedelta64(2, "M")],
 )
 def test_a_duration_is_0_or_more(duration):
     with pytest.raises(tl.InputError, match="a duration is a time of 0 or more"):

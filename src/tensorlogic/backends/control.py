@@ -20,6 +20,7 @@ from .collectives import moves_anywhere
 PATIENCE = 1000  # rounds after which values are watched for coming back
 LONG = 10_000  # rounds after which, and after each doubling, it is asked whether the changes of a linear loop shrink fast enough for the limit
 WATCHED = 64  # rounds, the largest change of which is compared with that of as many rounds at half that time
+FLIPS = 64  # units in the last place within which floats that go to and fro count as settled
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "replace": lambda old, new: new,
@@ -61,8 +62,7 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
     moved: list[int] = []
     counts: list[int] = []
     how = ""
-    seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
-    at = 0
+    watch = Watch(step.location, meeting)
     pace = _Pace(op, sum(x.size for x in state)) if op.linear and meeting is None else None
     for n in range(op.limit):
         with span(f"round {n + 1}"):
@@ -78,14 +78,65 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
             raise not_settled(op, moved, [], step.location, how, rounds=n + 1).at(step.location)
         state = after
         del after
-        if not moves_anywhere(meeting, bool(moved)):
+        if not moves_anywhere(meeting, bool(moved)) or watch.settled(n, state):
             return _several(state)
-        if n >= PATIENCE and meeting is None:
-            if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
-                raise goes_round(n - at, step.location, state).at(step.location)
-            if not seen or n >= 2 * at:
-                seen, at = list(state), n
     raise not_settled(op, moved, counts, step.location, how).at(step.location)
+
+
+class Watch:
+    """Looks, after many rounds, whether the values of a loop only flip in their last places, so that it has settled, or go round in circles.
+
+    A float that approaches a limit often ends in rounding one way and the other by turns, for ever.
+    """
+
+    def __init__(self, location: SourceLocation | None = None, meeting: Collective | None = None) -> None:
+        self.location, self.meeting = location, meeting
+        self.since = 0  # the round from which on it looks; from twice that on it begins anew
+        self.seen: list[_Seen] = []
+
+    def settled(self, n: int, state: Sequence[Any]) -> bool:
+        """Tell, after round n, whether the values flip in their last places; raise where they go round in circles."""
+        if n < PATIENCE:
+            return False
+        if n >= 2 * self.since:
+            if self.seen and not moves_anywhere(self.meeting, not all(seen.flips() for seen in self.seen)):
+                return True
+            self.since, self.seen = n, [_Seen(x) for x in state]
+            return False
+        for seen, x in zip(self.seen, state, strict=True):
+            seen.add(x)
+        if self.meeting is not None or not all(
+            _unmoved(s.first, x, 0.0) for s, x in zip(self.seen, state, strict=True)
+        ):
+            return False
+        if all(seen.flips() for seen in self.seen):
+            return True
+        raise goes_round(n - self.since, self.location, state).at(self.location)
+
+
+class _Seen:
+    """What was seen of one carry: between what it stayed, and how far each element went in all."""
+
+    def __init__(self, first: Any) -> None:
+        self.first = self.last = self.low = self.high = first
+        self.way = np.zeros_like(first) if first.dtype.kind == "f" else None
+
+    def add(self, x: Any) -> None:
+        """Look at its value after one more round."""
+        self.low, self.high = np.minimum(self.low, x), np.fmax(self.high, x)  # NaN: at some time, and at all times
+        if self.way is not None:
+            with np.errstate(all="ignore"):
+                self.way = self.way + np.abs(x - self.last)
+        self.last = x
+
+    def flips(self) -> bool:
+        """Tell whether floats went to and fro, not on and on, within a few units in the last place of the largest; all else as it was."""
+        still = (self.low == self.high) | np.isnan(self.high)
+        if self.way is not None:
+            with np.errstate(all="ignore"):
+                gap = self.high - self.low
+                still |= (gap <= FLIPS * _finest(self.first)) & (self.way >= 2 * gap)
+        return bool(np.all(still))
 
 
 class _Pace:
@@ -155,7 +206,7 @@ STEPS = "give the rounds an index, such as Y[t+1] = ... Y[t], and read as many o
 def goes_round(rounds: int, location: SourceLocation | None, state: Sequence[Any]) -> ConvergenceError:
     """Return the error of a fixpoint whose values come back, so that it will never settle."""
     if location is None or not location.rule:
-        hint = "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place"
+        hint = "give a tolerance=, such as 1e-6, where values go to and fro by less than you care for"
     else:
         hint = STEPS
         if any(x.dtype.kind == "f" and np.isinf(x).any() for x in state):

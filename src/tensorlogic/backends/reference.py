@@ -21,7 +21,7 @@ from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .collectives import COLLECTIVES, bind_collective, moves_anywhere
-from .control import not_settled
+from .control import Watch, not_settled
 from .numpy import as_numpy
 from .reference_values import COMPUTING, Array, Definition, Index, fill, indices
 from .reference_views import MOVING
@@ -156,7 +156,8 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
     }[op.combine]
     state = args[: op.carries]
     meeting = meets_others(op.body)
-    for _ in range(op.limit):
+    watch = Watch(meeting=meeting)
+    for rounds in range(op.limit):
         new = run([*state, *args[op.carries :]])
         moved: dict[int, int] = {}
         after = []
@@ -167,7 +168,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
                 moved[n] = far
             after.append(joined)
         state = after
-        if not moves_anywhere(meeting, bool(moved)):
+        if not moves_anywhere(meeting, bool(moved)) or watch.settled(rounds, state):
             return tuple(state)
     raise not_settled(op, list(moved), list(moved.values()))
 

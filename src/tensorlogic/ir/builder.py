@@ -301,6 +301,8 @@ class GraphBuilder(Layers[Tensor]):
     ) -> Any:
         """Apply ``body`` to the carries until they no longer change; tensors around it may be used inside.
 
+        Floats that, after 1,000 rounds and more, only go to and fro in their last places no longer change either.
+
         With ``linear=True`` you promise that the body adds multiples of the carries to what stays the same; a loop that then cannot
         settle within its limit may be given up early.
 
