@@ -124,3 +124,18 @@ def test_torch_tensors_go_in():
     b = tl.GraphBuilder()
     graph = b.build(y=b.input("x", ("n",)) * 2)
     assert tl.Executor().execute(graph, {"x": torch.arange(3.0)})["y"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_what_is_equal_is_not_unequal():
+    """Records of msgspec have a != that does not ask the == of a class: equal expressions were unequal too."""
+    for module in MODULES:
+        if module.split(".")[1] in ("cli", "serve", "testing"):  # some of them need what is not installed
+            continue
+        for name, kind in vars(importlib.import_module(module)).items():
+            if inspect.isclass(kind) and "__eq__" in vars(kind):
+                owner = next(k for k in kind.__mro__ if "__ne__" in vars(k))
+                assert owner is object or "__eq__" in vars(owner), f"{name} has the != of {owner}"
+    one, two, other = (tl.parse_expr(text) for text in ("p(x) -> q(x)", "p(x) -> q(x)", "p(x) -> q(y)"))
+    assert one == two
+    assert (one != two) is False
+    assert one != other

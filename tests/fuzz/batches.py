@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from checking import TAKEN, Expected, Wrong, copies, quiet, same_bits
+from checking import TAKEN, Expected, Wrong, check_owned, copies, quiet, same_bits
 
 import tensorlogic as tl
 from tensorlogic.testing.random_graphs import GraphCase, arrays
@@ -36,6 +36,8 @@ def _another(case: GraphCase, rng: np.random.Generator, shared: list[str]) -> Gr
 
 def _pass(first: Expected, items: list[Expected], shared: list[str]) -> None:
     case = first.case
+    if not case.inputs:
+        return
     over = [name for name in case.inputs if name not in shared] or list(case.inputs)[:1]
     graph = tl.batched(case.graph, over)
     if tl.EinsumGraph.from_text(graph.to_text(), graph.constants) != graph:
@@ -46,14 +48,20 @@ def _pass(first: Expected, items: list[Expected], shared: list[str]) -> None:
     }
     unsure = any(each.error is not None or each.fails_unseen() for each in (first, *items))
     for backend in ("numpy", "reference"):
+        executor, before = tl.Executor(backend), copies(stacks)
         try:
             with quiet():
-                outputs = tl.Executor(backend).execute(graph, stacks)
+                outputs, again = (dict(executor.execute(graph, stacks)) for _ in range(2))
         except tl.TensorLogicError as error:
             if not unsure and not (not items and isinstance(error, tl.ShapeError)):
                 raise Wrong(f"batched over {over}, {len(items)} items on {backend}: refused: {error}") from error
             continue
+        check_owned(f"batched over {over} on {backend}", again, stacks, outputs)
+        if not all(same_bits(stacks[name], value) for name, value in before.items()):
+            raise Wrong(f"batched over {over} on {backend}: an input was written over")
         for name, value in outputs.items():
+            if not same_bits(value, again[name]):
+                raise Wrong(f"batched over {over} on {backend}: equal calls give different bits in {name}")
             if value.shape[0] != len(items):
                 raise Wrong(f"batched over {over}: {name} has {value.shape[0]} items, not {len(items)}")
         for n, each in enumerate(items):

@@ -9,6 +9,7 @@ import argparse
 import faulthandler
 import gc
 import itertools
+import os
 import random
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from tensorlogic.runtime import programs
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
 from tensorlogic.testing.every_plan import every_program
-from tensorlogic.testing.random_graphs import GraphCase, arrays
+from tensorlogic.testing.random_graphs import DTYPES, GraphCase, arrays
 from tensorlogic.testing.strategies import FormulaCase, RuleSet, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
@@ -79,7 +80,8 @@ def levels(expected: Expected) -> None:
     run("plain again", expected, lambda x: tl.Executor().execute(case.graph, x))
     reference = tl.Executor("reference")
     unseen = expected.fails_unseen
-    run("reference", expected, lambda x: reference.execute(case.graph, x), exact=False, times=1, may_refuse=unseen)
+    if not any(t.dtype == "bfloat16" for types in case.graph.inference.types for t in types):  # it has none
+        run("reference", expected, lambda x: reference.execute(case.graph, x), exact=False, may_refuse=unseen)
     for level in tl.OptimizationLevel:
         optimizing = partial(tl.Executor(optimization_level=level).execute, case.graph)
         exact = level is not tl.OptimizationLevel.AGGRESSIVE
@@ -144,7 +146,7 @@ def texts(case: GraphCase, roads: Roads) -> None:
         if again != case.graph or again.digest != case.graph.digest:
             raise Wrong(f"{road}: reads back as another graph:\n{again}")
         if roads.takes(f"{road}, run", 0.2):
-            run(road, Expected(case), partial(tl.Executor().execute, again), times=1)
+            run(road, Expected(case), partial(tl.Executor().execute, again))
 
     if roads.takes("text"):
         read_back("text", tl.EinsumGraph.from_text(case.graph.to_text(), case.graph.constants))
@@ -335,6 +337,8 @@ def jit(expected: Expected) -> None:
         executor.jit.compiler.wait()
         if executor.get_jit_stats().failures and expected.error is None:
             raise Wrong(f"JIT exact={exact}: {executor.get_jit_stats().failures}")
+        TAKEN["hot"] += 1
+        TAKEN["machine code"] += executor.get_jit_stats().native_kept > 0
         run(f"JIT exact={exact}, hot", expected, execute, exact=exact, always=True)
 
 
@@ -344,9 +348,9 @@ def logic(case: FormulaCase, roads: Roads) -> None:
     free, size = case.expr.free_variables(), len(case.names)
     places = {name: n for n, name in enumerate(case.names)}
     if roads.takes("text"):
-        again = tl.parse_expr(str(case.expr))
-        if str(tl.parse_expr(str(again))) != str(again):
-            raise Wrong(f"the text of {again} reads back as another formula")
+        again = tl.parse_expr(str(case.expr), dict.fromkeys(free, "D"))
+        if again != case.expr:
+            raise Wrong(f"the text of {case.expr} reads back as another formula: {again}")
     for strategy in tl.STRATEGIES:
         if not roads.takes(strategy):
             continue
@@ -560,19 +564,21 @@ def _interrupted(below: Below) -> tuple[GraphCase, list[float | int]]:
 
 
 SMOOTH = partial(graph_case, dtypes=("float64",), smooth=True)
-SHORT = partial(graph_case, most=8)
+WIDE = (*DTYPES, "bfloat16")
+EVERY = partial(graph_case, dtypes=WIDE)
+SHORT = partial(EVERY, most=8)
 AREAS: dict[str, Area] = {
     "logic": Area(formula_case, logic, 80, 0.2, False),
     "rules": Area(rule_set, rules, 40, 0.25, False),
     "gradients": Area(partial(SMOOTH, sizes=(3, 2)), gradients, 1, 0.5, False),
     "derivatives": Area(SMOOTH, derivatives, 10, 0.5, False),
-    "levels": Area(graph_case, levels, 120, 0.25),
-    "watched": Area(graph_case, watched, 120, 0.25),
-    "texts": Area(graph_case, texts, 500, 0.5, False),
-    "frames": Area(graph_case, frames, 30, 0.25),
-    "budgets": Area(graph_case, budgets, 40, 0.4),
-    "threads": Area(graph_case, threads, 20, 0.5),
-    "callers": Area(graph_case, callers, 5, 0.5),
+    "levels": Area(EVERY, levels, 120, 0.25),
+    "watched": Area(EVERY, watched, 120, 0.25),
+    "texts": Area(EVERY, texts, 500, 0.5, False),
+    "frames": Area(EVERY, frames, 30, 0.25),
+    "budgets": Area(EVERY, budgets, 40, 0.4),
+    "threads": Area(EVERY, threads, 20, 0.5),
+    "callers": Area(EVERY, callers, 5, 0.5),
     "batch": Area(graph_case, batches.batches, 20, 0.5),
     "streams": Area(graph_case, driven.streams, 30, 0.3),
     "awaited": Area(graph_case, driven.awaited, 10, 0.5),
@@ -583,11 +589,12 @@ AREAS: dict[str, Area] = {
     "jit": Area(SHORT, jit, 3, 0.5),
     "files": Area(hostile.spoilt_file, hostile.files, 1400, 1.0, False),
     "interrupts": Area(_interrupted, interrupted.interrupts, 8, 0.3),
-    "forks": Area(SHORT, interrupted.forks, 8, 0.3),
+    "forks": Area(partial(graph_case, most=8), interrupted.forks, 8, 0.3),
     "programs": Area(program_roads.program_case, program_roads.programs, 20, 0.25, False),
     "equations": Area(program_roads.equations_case, program_roads.equations, 40, 0.5, False),
 }
 HANGS = 300.0  # seconds after which a case is taken to hang, and the process ends with its stacks
+UNDER_WAY: int | None = None  # the file that names the case under way, which outlives a process that crashes
 SHRINKING = 60.0  # seconds to look for a smaller case that fails
 
 
@@ -655,6 +662,8 @@ def rounds(area: str, number: int, cases: int, counts: Counter[str], *, share: f
     for n in range(cases):
         below = Choices(random.Random(f"{area} {number} {n}"))
         counts[area] += 1
+        if UNDER_WAY is not None:
+            os.pwrite(UNDER_WAY, f"case {n:8} of make fuzz SECONDS=1 SEED={number} AREAS={area:20}\n".encode(), 0)
         if n % 20 == 0:  # setting it takes longer than many a case
             faulthandler.dump_traceback_later(HANGS, exit=True)
         try:
@@ -694,6 +703,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))  # a file that asks for more is refused, not served
+    global UNDER_WAY
+    faulthandler.enable()
+    UNDER_WAY, path = tempfile.mkstemp(prefix="tensorlogic-fuzz-")
+    print(f"the case under way is named in {path}, should this process crash or hang", flush=True)
     counts: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     spent: Counter[str] = Counter()
@@ -710,29 +723,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for area, n in counts.items():
             print(f"  {area:12} {n:8,} cases {taken[area]:8,} roads {spent[area]:8,.0f} s")
+        if TAKEN["hot"]:
+            print(f"  machine code answered on {TAKEN['machine code']:,} of {TAKEN['hot']:,} roads of the JIT")
         sys.stdout.flush()
 
-    while not over():
-        gc.freeze()  # what there is stays: looking at it again and again takes time from the cases
-        for area in options.areas:
-            begun, before = time.process_time(), TAKEN[""]
-            try:
-                cases = max(1, round(AREAS[area].cases * options.cases))
-                rounds(area, number, cases, counts, share=1.0 if options.all_roads else AREAS[area].share)
-            except Exception as error:
-                wrong += 1
-                print(f"=== {area}, seed {number}: {type(error).__name__}: {error}")
-                print(f"again: make fuzz SECONDS=1 SEED={number} AREAS={area}", flush=True)
-            taken[area] += TAKEN[""] - before
-            spent[area] += time.process_time() - begun
-            if over():
-                break
-        if time.monotonic() > told + 60 and not over():
-            told = time.monotonic()
-            say()
-        number += 1
-    number -= 1
+    try:
+        while not over():
+            gc.freeze()  # what there is stays: looking at it again and again takes time from the cases
+            for area in options.areas:
+                begun, before = time.process_time(), TAKEN[""]
+                try:
+                    cases = max(1, round(AREAS[area].cases * options.cases))
+                    rounds(area, number, cases, counts, share=1.0 if options.all_roads else AREAS[area].share)
+                except Exception as error:
+                    wrong += 1
+                    print(f"=== {area}, seed {number}: {type(error).__name__}: {error}")
+                    print(f"again: make fuzz SECONDS=1 SEED={number} AREAS={area}", flush=True)
+                taken[area] += TAKEN[""] - before
+                spent[area] += time.process_time() - begun
+                if over():
+                    break
+            if time.monotonic() > told + 60 and not over():
+                told = time.monotonic()
+                say()
+            number += 1
+        number -= 1
+    except KeyboardInterrupt:
+        print("stopped")
     say()
+    os.close(UNDER_WAY)
+    Path(path).unlink()
     interrupted.stop_helper()
     return 1 if wrong else 0
 

@@ -41,6 +41,9 @@ class Node(msgspec.Struct, frozen=True, eq=False):
         """Return the same node with its arguments under other numbers."""
         return Node(self.op, tuple([new[a] for a in self.args]), self.locations)
 
+    def __ne__(self, other: object) -> bool:  # that of msgspec does not ask __eq__
+        return not self == other
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.args == other.args and self.op == other.op
 

@@ -108,6 +108,9 @@ class TLExpr(msgspec.Struct, eq=False):
     def __hash__(self) -> int:
         return self._hash
 
+    def __ne__(self, other: object) -> bool:  # that of msgspec does not ask __eq__
+        return not self == other
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TLExpr):
             return NotImplemented

@@ -17,6 +17,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     at: SourceLocation | None = None
 
+    def __ne__(self, other: object) -> bool:  # that of msgspec does not ask __eq__
+        return not self == other
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented

@@ -14,10 +14,26 @@ from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Barrier, Transfer
+from ..ir.packed_numbers import KINDS, PACKED, packed_size
 from ..ir.sizes import evaluate
 from ..ir.tensor import Tensor
+from ..ir.types import FLOATS
 
-DTYPES = ("float32", "float64", "bool", "int64", "int8", "uint8", "int32", "uint64", "float16")
+# those that every backend has; bfloat16 may be named besides
+DTYPES = (
+    "float32",
+    "float64",
+    "bool",
+    "int64",
+    "int8",
+    "uint8",
+    "int32",
+    "uint64",
+    "float16",
+    "int16",
+    "uint16",
+    "uint32",
+)
 SIZES = (3, 1, 2, 5, 8, 17, 65, 0)
 NAMES = ("n", "m", "k")
 MOST = 5000  # elements of any value
@@ -72,7 +88,9 @@ def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, odd:
     """
     if dtype == "bool":
         return np.asarray(rng.random(shape) < 0.4)
-    if dtype.startswith("f"):
+    if dtype == "bfloat16":
+        import ml_dtypes  # noqa: F401 - NumPy has it from there
+    if dtype in FLOATS:
         values = np.asarray(np.round(rng.uniform(-3, 3, shape) * 8) / 8)
         others = rng.random(shape) < odd
         return np.where(others, rng.choice([np.nan, np.inf, -np.inf, -0.0], shape), values).astype(dtype)
@@ -117,11 +135,15 @@ class Graphs:
         return v.tensor.dtype or "unknown"
 
     def floating(self, v: _Value) -> bool:
-        return self.dtype(v).startswith("f")
+        return self.dtype(v) in FLOATS
+
+    def rounds(self, tensor: Tensor) -> bool:
+        """Tell whether sums of such elements depend on their order, or may."""
+        return tensor.dtype is None or tensor.dtype in FLOATS
 
     def grow(self) -> None:
         """Add one operation, unless the operands that were drawn do not go together."""
-        kinds = "unary binary literal reduce view einsum choose cumulate cast index join layer".split()
+        kinds = "unary binary literal reduce view einsum einsum choose cumulate cast index join layer windows count small".split()
         kind = self.pick(kinds + (["body"] if self.bodies else []))
         try:
             tensor = getattr(self, kind)(self.any())
@@ -160,8 +182,7 @@ class Graphs:
         if kind.startswith("arg") and isinstance(axis, tuple):
             axis = None
         y = getattr(self.b, kind)(x.tensor, axis, keepdims=self.chance(40))
-        rounds = kind in ("sum", "mean", "prod") and str(y.dtype)[0] not in "biu"
-        return _Value(y, x.exact and not rounds)
+        return _Value(y, x.exact and not (kind in ("sum", "mean", "prod") and self.rounds(y)))
 
     def view(self, x: _Value) -> _Value:
         b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
@@ -178,9 +199,8 @@ class Graphs:
                 lambda: t[..., 0],
                 lambda: t[-1:],
                 lambda: b.reshape(t, (-1,)),
-                lambda: b.window(t, rank - 1, 2),
                 lambda: b.pad(t, [(1, 0)] * rank, 1),
-                lambda: b.transpose(t, (*range(1, rank), 0)),
+                lambda: b.transpose(t, [int(k) for k in self.rng.permutation(rank)]),
             ]
         return _Value(self.pick(ways)(), x.exact)
 
@@ -202,7 +222,30 @@ class Graphs:
         if algebra in WRAPS and len(tensors) > 2 and not all(self.floating(v) for v in operands):
             algebra = "max_min"
         y = self.b.einsum(equation, *tensors, algebra=algebra)
-        return _Value(y, exact and (algebra not in SUMS or str(y.dtype)[0] in "biu"))
+        if algebra in ("max_min", "min_max") and exact and all(self.floating(v) for v in operands) and self.chance(30):
+            wrt = self.below(len(tensors))
+            return _Value(self.b.contract_vjp(equation, algebra, wrt, *tensors, y, y), False)
+        return _Value(y, exact and (algebra not in SUMS or not self.rounds(y)))
+
+    def windows(self, x: _Value) -> _Value | None:
+        b, rank = self.b, len(x.tensor.shape or ())
+        if not rank:
+            return None
+        axis, size, step, apart = self.below(rank), 1 + self.below(3), 1 + self.below(2), 1 + self.below(2)
+        if (size - 1) * apart >= self.shape(x)[axis]:
+            return None
+        windows = b.window(x.tensor, axis, size, step=step, dilation=apart)
+        if self.chance(50):
+            return _Value(windows, x.exact)
+        length = (x.tensor.shape or ())[axis]
+        together = b.overlap_add(windows, axis, length, step=step, dilation=apart)
+        return _Value(together, x.exact and not self.rounds(together))
+
+    def count(self, x: _Value) -> _Value | None:
+        if self.smooth:
+            return None
+        size = self.pick([d for d in x.tensor.shape or () if d != 1] or [3])
+        return _Value(self.b.iota(size, self.pick([d for d in self.dtypes if d != "bool"] or ["int64"])))
 
     def choose(self, x: _Value) -> _Value:
         y, z = self.any(), self.any()
@@ -217,7 +260,7 @@ class Graphs:
         if not rank:
             return x
         y = getattr(self.b, f"cum{kind}")(x.tensor, self.pick(range(rank)), reverse=self.chance(40))
-        return _Value(y, x.exact and (kind in ("max", "min") or str(y.dtype)[0] in "biu"))
+        return _Value(y, x.exact and (kind in ("max", "min") or not self.rounds(y)))
 
     def cast(self, x: _Value) -> _Value | None:
         if self.smooth:
@@ -225,7 +268,7 @@ class Graphs:
         to = self.pick(self.dtypes)
         if not self.floating(x):
             return _Value(self.b.cast(x.tensor, to), x.exact) if self.dtype(x) != "unknown" else None
-        if to.startswith("f"):
+        if to in FLOATS:
             return _Value(self.b.cast(x.tensor, to), x.exact)
         if not x.exact:
             return None
@@ -234,30 +277,50 @@ class Graphs:
 
     def index(self, x: _Value) -> _Value | list[_Value] | None:
         b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
-        size = self.shape(x)[-1] if rank else 0
+        if not rank:
+            return None
+        batch = int(rank > 1 and self.chance(30))
+        axis = self.pick(range(batch, rank))
+        size = self.shape(x)[axis]
         if size < 1:  # below 0 where a slice begins at 1 of none; such a graph is refused when it runs
             return None
-        places = self.rng.integers(-size if self.chance(30) else 0, size, self.pick([(2,), (3, 2), (0,), ()]))
-        way = self.pick(["gather", "scatter", "sort", "argsort", "top_k", "quantize"])
-        if self.smooth and way not in ("gather", "scatter"):
+        way = self.pick(["gather", "scatter", "sort", "argsort", "top_k"])
+        if way in ("gather", "scatter"):
+            if batch and self.shape(x)[0] < 0:
+                return None
+            each = self.pick([(2,), (3, 2), (0,), ()])
+            places = self.rng.integers(-size if self.chance(30) else 0, size, (*self.shape(x)[:batch], *each))
+            row = b.gather(t, places, axis, batch=batch)
+            if way == "gather":
+                return _Value(row, x.exact)
+            added = b.scatter_add(t, places, row, axis, batch=batch)
+            return _Value(added, x.exact and not self.floating(x))
+        if self.smooth or not (x.exact or way == "sort"):
             return None
-        if way == "gather":
-            return _Value(b.gather(t, places, rank - 1), x.exact)
-        if way == "scatter":
-            row = b.gather(t, places, rank - 1)
-            return _Value(b.scatter_add(t, places, row, rank - 1), x.exact and not self.floating(x))
         if way == "sort":
-            return _Value(b.sort(t, descending=self.chance(50)), x.exact)
-        if not x.exact:
-            return None
+            return _Value(b.sort(t, axis, descending=self.chance(50)), x.exact)
         if way == "argsort":
-            return _Value(b.argsort(t, descending=self.chance(50)))
-        if way == "top_k":
-            return [_Value(v) for v in b.top_k(t, self.pick([1, size]))]
+            return _Value(b.argsort(t, axis, descending=self.chance(50)))
+        return [_Value(v) for v in b.top_k(t, self.pick([1, size]), axis)]
+
+    def small(self, x: _Value) -> _Value | list[_Value] | None:
+        """Numbers of few bits: floats to them and back, or those that bytes hold."""
+        b, t, shape = self.b, x.tensor, self.shape(x)
+        if self.smooth or not x.exact or any(d < 0 for d in shape):
+            return None
+        if self.chance(40):
+            kind, count = self.pick(PACKED), 1 + self.below(9)
+            whole = self.rng.integers(0, 256, (*shape[:1], packed_size(count, KINDS[kind].bits)), "uint8")
+            return _Value(b.unpack(b.constant(whole), kind, count))
         if self.dtype(x) not in ("float32", "float64"):
             return None
-        q = b.quantize(b.where(b.isfinite(t), t, 0), np.float32(0.25), 3)
-        return [_Value(q), _Value(b.dequantize(q, np.float32(0.25), 3))]
+        kind = self.pick(["int8", "uint8", "int16", "int32", *(k for k in PACKED)])
+        how: dict[str, int] = self.pick([{}, {"axis": self.below(len(shape))}, {"group": 2}]) if shape else {}
+        scales = (shape[how["axis"]],) if "axis" in how else (*shape[:-1], -(-shape[-1] // 2)) if how else ()
+        scale = np.asarray(2.0 ** self.rng.integers(-3, 1, scales), "float32")
+        zero = 3 if kind in ("int8", "uint8", "int16", "int32") else 0
+        q = b.quantize(b.where(b.isfinite(t), t, 0), scale, zero, kind, **how)
+        return [_Value(q), _Value(b.dequantize(q, scale, zero, **how))]
 
     def join(self, x: _Value) -> _Value:
         y, rank = self.any(), len(x.tensor.shape or ())
@@ -279,8 +342,26 @@ class Graphs:
         shape = t.shape or ()
         cap = b.sum(b.tanh(y.tensor) if self.floating(y) else b.greater(y.tensor, 1) if y.exact else y.tensor)
         small = b.cast(b.tanh(cap), t.dtype) if floats and t.dtype else None
-        ways = ["scan", "scan through", "scan reverse", "fixpoint", "fixpoint or", "fixpoint max", "cond", "cond same"]
+        ways = [
+            "scan",
+            "scan through",
+            "scan reverse",
+            "scan drawn",
+            "fixpoint",
+            "fixpoint or",
+            "fixpoint flipped",
+            "cond",
+            "cond same",
+            "cond drawn",
+        ]
         match self.pick(ways):
+            case "scan drawn" if shape and t.dtype is not None and self.shape(x)[0] > 0:
+                last, outs = b.scan(lambda c, r: self.drawn(c, r, x.exact and not floats, x.exact), t[0], t)
+                return [_Value(last, x.exact and not floats), _Value(outs, False)]
+            case "cond drawn" if y.exact and t.dtype is not None:
+                branches = [lambda: self.drawn(t, t, x.exact, x.exact)[0], lambda: t]
+                test = b.any(b.greater(y.tensor, 1))
+                return _Value(b.cond(test, *(branches if self.chance(50) else branches[::-1])), x.exact)
             case "scan" if shape and floats and small is not None:
                 last, outs = b.scan(lambda c, r: (b.tanh(c + r * small), b.tanh(c) - r), b.sum(b.tanh(t), 0), t)
                 return [_Value(last, False), _Value(outs, False)]
@@ -296,9 +377,10 @@ class Graphs:
             case "fixpoint or" if t.dtype == "bool" and len(shape) == 2 and shape[0] == shape[1]:
                 closure = b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, t, algebra="boolean"), t, combine="or")
                 return _Value(closure, x.exact)
-            case "fixpoint max" if shape and x.exact and not self.smooth:
+            case "fixpoint flipped" if shape and x.exact and not self.smooth:
                 start = b.where(b.isfinite(t), t, 0) if floats else t
-                return _Value(b.fixpoint(lambda c: c[::-1], start, combine="max"))
+                combine = "or" if t.dtype == "bool" else self.pick(["max", "min"])
+                return _Value(b.fixpoint(lambda c: c[::-1], start, combine=combine))
             case "cond" if y.exact and t.dtype is not None:
                 test = b.any(b.greater(y.tensor, 1))
                 return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
@@ -306,6 +388,21 @@ class Graphs:
                 results = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
                 return [_Value(v, w.exact) for v, w in zip(results, (x, y), strict=True)]
         return None if not exact else x
+
+    def drawn(self, carry: Tensor, row: Tensor, exact: bool, row_exact: bool) -> tuple[Tensor, Tensor]:
+        """Draw some operations on a carry and a row, in a body; return the next carry, of the same type, and something else."""
+        outside, self.values = self.values, [_Value(carry, exact), _Value(row, row_exact)]
+        try:
+            for _ in range(1 + self.below(3)):
+                self.grow()
+            inside = self.values
+        finally:
+            self.values = outside
+        fit = [
+            v.tensor for v in inside
+            if v.tensor.shape == carry.shape and v.tensor.dtype == carry.dtype and v.exact >= exact
+        ]  # fmt: skip
+        return fit[-1], inside[-1].tensor
 
     def finished(self) -> GraphCase:
         several = self.below(4)
