@@ -92,6 +92,24 @@ def test_bad_values_are_met_where_they_are_made(manager, met):
     assert len(manager.hits) == 4, "and again in the next run"
 
 
+def test_the_first_nan_that_is_made_of_infinities_is_met(manager, met):
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    logs = b.log(x)
+    manager.add_numerical_issue_breakpoint(nan_only=True)
+    execute(manager, b.build(y=(logs - logs) * 2), {"x": np.zeros(3)})
+    assert [hit.operation for hit in manager.hits] == ["subtract"]
+
+
+@pytest.mark.parametrize("nan_only", [False, True])
+def test_an_input_that_is_bad_is_met_once(manager, met, nan_only):
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    manager.add_numerical_issue_breakpoint(nan_only=nan_only)
+    execute(manager, b.build(a=b.exp(x), c=b.sin(x), d=b.sum(x) * 2), {"x": np.full(3, np.nan)})
+    assert len(manager.hits) == 1
+
+
 def test_all_breakpoints_on_a_step_count(manager, met):
     points = [
         manager.add_node_breakpoint(3),

@@ -437,3 +437,15 @@ def test_links_and_devices_stay_what_they_are(tmp_path):
         tl.Trace().save(tmp_path / "pipe.json")
         assert "traceEvents" in read.result()
     assert (tmp_path / "pipe.json").is_fifo()
+
+
+def test_every_event_that_can_be_read_is_read_and_every_other_counted():
+    event = '{"ph":"X","name":"%s","ts":%d,"dur":2,"pid":1,"tid":2}'
+    good = [event % (f"good{n}", n * 10) for n in range(300)]
+    broken = [x for n, each in enumerate(good) for x in (each, *['{"ph":"X" "name":"broken"}'] * (n < 120))]
+    found = read(f"[{','.join(broken)}]".encode())
+    assert (len(found), found.skipped) == (300, {"that are no events": 120})
+    half = '{"ph":"X","name":"\\ud800","ts":1,"dur":2}'
+    found = read(f"[{good[0]},{half},{good[1]},{event.replace('%d', 'NaN') % 'x'}]".encode())
+    assert [e.name for e in found.events()] == ["good0", "good1"]
+    assert found.skipped == {"that are no events": 1, "without a time": 1}

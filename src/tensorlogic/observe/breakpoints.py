@@ -173,7 +173,9 @@ class BreakpointManager(DebugHook):
         """Stop after a step that makes a NaN, or an infinity unless those are fine; not after those that it is handed on to."""
 
         def made_here(hit: BreakpointHit) -> bool:
-            return (hit.has_nan or (hit.has_inf and not nan_only)) and not hit.inherited
+            if nan_only:  # one that infinities were handed to may make the first NaN
+                return hit.has_nan and not (hit.inherited and _read_nan(hit))
+            return (hit.has_nan or hit.has_inf) and not hit.inherited
 
         return self._add(NUMERICAL, made_here, "NaN" if nan_only else "NaN or infinity")
 
@@ -292,6 +294,12 @@ class BreakpointManager(DebugHook):
         if has_nan or has_inf:
             run.bad.update(step.writes)
             run.found = True
+            if (
+                running.frame is not None
+            ):  # inputs and constants nobody made: the first step that reads them stands for that
+                given = {slot for _, slot, _ in plan.inputs} | {slot for slot, _ in plan.constants}
+                operands = zip(step.reads, running.frame.operands, strict=False)
+                run.bad.update(slot for slot, x in operands if slot in given and is_bad(x))
         if hit is not None:
             self._runs.busy = True  # what the callback runs is not stopped at
             try:
@@ -319,6 +327,13 @@ class BreakpointManager(DebugHook):
                 ask(self, hit, *self._streams)
         else:
             logger.warning("%s", hit)
+
+
+def _read_nan(hit: BreakpointHit) -> bool:
+    """Tell whether a step read a NaN, or a body in it made one."""
+    if hit.frame is None or hit.step is None or hit.step.bodies:
+        return True
+    return any(is_bad(x, nan_only=True) for x in hit.frame.operands)
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:

@@ -22,7 +22,7 @@ JSON_START = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[\]])')  # and not a stack wh
 EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
 EVENTS_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 SKIPPED = {"E249": "with a time out of range", "E258": "without a time", "E259": "without a duration"}
-BROKEN = 100  # places that are no JSON, after which the rest of a file is given up
+WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 
 
@@ -115,20 +115,27 @@ def _loose_elements(text: str) -> Iterator[bytes]:
     decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)
     encode = msgspec.json.Encoder(decimal_format="number").encode
     start = EVENTS_START.search(text)
-    at, broken = start.end() if start is not None else text.find("[") + 1 or len(text), 0
-    while broken < BROKEN:
+    at, wasted = start.end() if start is not None else text.find("[") + 1 or len(text), 0
+    while wasted < WASTED:
         while at < len(text) and text[at] in ", \t\r\n":
             at += 1
         if at >= len(text) or text[at] == "]":
             return
         try:
             element, at = decoder.raw_decode(text, at)
-            yield encode(element)
-        except (ValueError, RecursionError, UnicodeEncodeError):
-            broken += 1
+        except (ValueError, RecursionError) as error:
             yield b""
+            unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
+            wasted += len(text) if unclosed else at  # that is how far Python counts the lines for its message
             following = EVENTS_BETWEEN.search(text, at)
             at = len(text) if following is None else following.end()
+            continue
+        try:
+            yield encode(element)
+        except UnicodeEncodeError:  # half of a pair of surrogates
+            yield b""
+    for _ in range(text.count('"ph"', at)):
+        yield b""
 
 
 def _ns(value: Decimal, scale: int, path: str) -> int:
