@@ -273,15 +273,21 @@ def test_an_input_that_is_no_file(folder, value, said):
     assert "Expecting value" not in done.output
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..", "c:\\evil", "nul\0"])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..", "c:\\evil", "C:evil", "nul\0"])
 def test_members_of_an_archive_stay_in_it(folder, name):
     b = tl.GraphBuilder()
-    b.build({name: b.input("x", (2,)) * 2}).save(folder / "evil.json")
+    b.build({name: b.input("x", ("n",)) * 2}).save(folder / "evil.json")
+    np.save("x.npy", np.ones(4))
     done = call("run", "evil.json", "-i", "x=[1,2]", "-o", "evil.npz")
     assert done.exit_code == 1
     assert "cannot be a member of an archive" in done.output
     assert not (folder / "evil.npz").exists()
     assert call("run", "evil.json", "-i", "x=[1,2]").exit_code == 0
+    done = call("run", "evil.json", "--stream", "x.npy", "-o", "evil.npz")
+    assert done.exit_code == 1
+    assert "cannot be a member of an archive" in done.output
+    assert not list(folder.glob("*evil.npz*"))
+    assert call("run", "evil.json", "--stream", "x.npy", "-o", "evil.npy").exit_code == 0
 
 
 def test_names_with_slashes_and_colons_are_members(folder):

@@ -46,6 +46,19 @@ def test_a_mistake_is_told_before_anything_is_learned(folder, words):
     assert not (folder / "run").exists()
 
 
+def test_parameters_stay_in_the_archive(folder):
+    b = tl.GraphBuilder()
+    x, y, w = b.input("x", ("n", 2)), b.input("y", ("n",)), b.input("../../evil", (2,))
+    b.build(loss=b.mean_squared_error(x @ w, y)).save(folder / "evil.json")
+    words = ["train", "evil.json", "--data", "rows.npz", "--folder", "run"]
+    result = CliRunner().invoke(main, [*words, "-o", "evil.npz"])
+    assert result.exit_code == 1 and "input '../../evil' cannot be a member of an archive" in result.output
+    assert not (folder / "run").exists() and not (folder / "evil.npz").exists()
+    assert CliRunner().invoke(main, [*words, "-o", "evil.safetensors"]).exit_code == 0
+    resumed = CliRunner().invoke(main, [*words, "--resume", "-o", "evil.npz"])
+    assert resumed.exit_code == 1 and "cannot be a member of an archive" in resumed.output
+
+
 def test_another_graph_is_not_resumed(folder):
     assert CliRunner().invoke(main, ["train", "loss.json", "--data", "rows.npz", "--folder", "run"]).exit_code == 0
     result = CliRunner().invoke(main, ["train", "other.json", "--data", "rows.npz", "--folder", "run", "--resume"])

@@ -45,6 +45,8 @@ def evaluate(expr, env, arrays, places, sizes, strategy, clip=False):
             case "pred":
                 index = tuple(env[t.name] if t.is_variable else places[t.name] for t in e.terms)
                 return arrays[e.name][index].item()
+            case "same":
+                return len({env[t.name] if t.is_variable else places[t.name] for t in e.terms}) == 1
             case "constant":
                 return e.value
             case "and":

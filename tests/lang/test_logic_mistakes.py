@@ -122,6 +122,93 @@ def test_the_first_run_warns_of_scores_once(strategy, tmp_path):
     executor.execute(graph, bad)  # a second warning would be an error here
 
 
+def scored():
+    """Return the graph of a rule over rows, and inputs that are right."""
+    x = tl.variables("x", domain="P")
+    rule = tl.compile(tl.pred("p", x) | tl.pred("q", x), tl.CompilerContext({"P": 2}), strategy="fuzzy_godel")
+    return rule, {"p": np.array([0.5, 1.0]), "q": np.array([0.0, 1.0])}
+
+
+def told(run):
+    """Return the warnings of a run, all of which point here."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    assert all(w.filename == __file__ and w.category is tl.LogicWarning for w in caught)
+    return [str(w.message).split(" is outside")[0] for w in caught]
+
+
+@pytest.mark.parametrize("place", [0, 1, 39])
+@pytest.mark.parametrize("road", ["execute_batch", "execute_batch_parallel"])
+def test_the_first_batch_warns_of_the_scores_of_any_item(road, place):
+    graph, right = scored()
+    items = [{"p": right["p"].copy(), "q": right["q"]} for _ in range(40)]
+    items[place] = {"p": np.array([0.5, -3.5]), "q": right["q"]}
+    executor = tl.Executor()
+    executor.optimal_batch_size(graph, most=4, seconds=0.1)  # on inputs that are made up
+    assert told(lambda: getattr(executor, road)(graph, items)) == [f"item {place}: score -3.5 of 'p' at [1]"]
+    assert told(lambda: getattr(executor, road)(graph, items)) == []
+    items[5] = {"p": [2.0, 0.0], "q": np.array([0.0, 1.0, 0.5])}  # fails alone
+    items[7] = {"p": [0, 1], "q": [0, 7]}  # of another kind
+    found = told(lambda: getattr(tl.Executor(), road)(graph, items))
+    assert sorted(found) == sorted([f"item {place}: score -3.5 of 'p' at [1]", "score 7 of 'q' at [1]"])
+
+
+def test_a_batch_does_not_look_again(monkeypatch):
+    graph, right = scored()
+    executor = tl.Executor()
+    executor.execute_batch(graph, [right, {**right, "p": right["p"].copy()}])
+    monkeypatch.setattr(type(executor.programs), "look_at_scores", None)
+    executor.execute_batch(graph, [right, {**right, "p": right["p"].copy()}])
+    rows = tl.batched(graph.with_scores(()), over=["p", "q"])
+    many = {name: np.stack([value] * 4) for name, value in right.items()}
+    executor.execute_stream(rows, many).result()
+    executor.execute_distributed(rows, many, tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)]))
+
+
+@pytest.mark.parametrize("whole", ["", "q"])
+def test_the_first_chunk_of_a_stream_is_looked_at(whole):
+    graph, right = scored()
+    rows = tl.batched(graph, over=[name for name in ("p", "q") if name != whole])
+    given = {name: value if name == whole else np.stack([value] * 6) for name, value in right.items()}
+    given["p"][3, 0] = 2.0
+    given["q"] = given["q"] - 1
+    chunks = [{name: given[name][i : i + 2] for name in given if name != whole} for i in (0, 2, 4)]
+    config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(4))
+    inputs = {whole: given[whole]} if whole else {}
+    executor, streamed = tl.Executor(), {name: given[name] for name in given if name != whole}
+    first = ["chunk 0: score 2.0 of 'p' at [3, 0]", "score -1.0 of 'q' at [0]" if whole else "chunk 0: score -1.0 of 'q' at [0, 0]"]  # fmt: skip
+    assert told(lambda: executor.execute_stream(rows, streamed, config, inputs=inputs).result()) == first
+    assert told(lambda: executor.execute_stream(rows, streamed, config, inputs=inputs).result()) == []
+    small = tl.StreamingConfig(tl.StreamingMode.FixedChunk(2))
+    assert told(lambda: tl.Executor().execute_stream(rows, iter(chunks), small, inputs=inputs).result()) == first[1:]
+
+
+def test_the_first_distributed_run_is_looked_at():
+    graph, right = scored()
+    rows = tl.batched(graph, over=["p", "q"])
+    given = {name: np.stack([value] * 4) for name, value in right.items()}
+    given["p"][3, 0] = np.nan
+    config = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)])
+    executor = tl.Executor()
+    assert told(lambda: executor.execute_distributed(rows, given, config)) == ["score nan of 'p' at [3, 0]"]
+    assert told(lambda: executor.execute_distributed(rows, given, config)) == []
+
+
+def test_gradients_keep_the_names_of_scores():
+    graph, right = scored()
+    wrong = {**right, "p": np.array([0.5, -3.5])}
+    back = tl.vjp(graph, ["p"])
+    assert back.scores == graph.scores == {"p", "q"}
+    assert told(lambda: tl.Executor().execute(back, {**wrong, "d_result": np.ones(2)})) == ["score -3.5 of 'p' at [1]"]
+    b = tl.GraphBuilder()
+    p, q = b.input("p", (2,)), b.input("q", (2,))
+    loss = b.build(loss=b.sum(p * q)).with_scores(["p"])
+    for made in (tl.grad(loss), tl.value_and_grad(loss)):
+        assert made.scores == {"p"}
+        assert told(lambda made=made: tl.Executor().execute(made, wrong)) == ["score -3.5 of 'p' at [1]"]
+
+
 def test_right_scores_and_those_of_no_rule_are_not_warned_of():
     x = tl.variables("x", domain="P")
     context = tl.CompilerContext({"P": 2}, graphs={"p": _scaled()})

@@ -11,7 +11,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
 from tensorlogic.ir import ops
-from tensorlogic.passes.simplify import LARGEST, SMALL, fold_constants
+from tensorlogic.passes.simplify import DEAREST, LARGEST, SMALL, _cost, fold_constants
 
 EVALUATE = tl.Executor(optimization_level=OptimizationLevel.NONE).execute
 
@@ -132,3 +132,60 @@ def test_what_would_take_too_long_is_left_for_the_run() -> None:
     m = b.constant(np.ones((500, 500), "float32"))
     chain = b.build(y=b.einsum("ij,jk,kl->il", m, m, m))  # cheap in the right order, not as one loop
     assert "einsum" not in str(tl.Executor().plan(chain))
+
+
+def spent(graph: EinsumGraph) -> int:
+    """What folding a graph costs: the sum over all that is evaluated."""
+    asked = []
+
+    def evaluate(part: EinsumGraph) -> Sequence[Any]:
+        asked.append(sum(_cost(part, i) for i in range(len(part.nodes))))
+        types = [part.type_of(i) for _, i in part.outputs]
+        return [np.zeros([int(n) for n in t.shape or ()], t.dtype) for t in types]
+
+    fold_constants(graph, evaluate)
+    return sum(asked)
+
+
+def hungry(b: GraphBuilder, kind: str) -> tl.Tensor:
+    if kind == "matmul":
+        y = m = b.constant(np.eye(1000))
+        for _ in range(20):
+            y = y @ m
+        return y
+    y = b.constant(np.arange(1_000_000.0))
+    for j in range(200):
+        y = b.sort(y) if kind == "sort" else b.cumsum(y, 0) if kind == "cumsum" else b.sin(y)
+        y = y + j
+    return b.sum(y)
+
+
+@pytest.mark.parametrize("kind", ["matmul", "sort", "cumsum", "sin"])
+def test_all_that_is_folded_together_is_bounded(kind: str) -> None:
+    b = GraphBuilder()
+    graph = b.build(y=hungry(b, kind))
+    assert 0 < spent(graph) <= DEAREST
+
+
+def test_a_long_chain_of_an_iota_is_left_for_the_run() -> None:
+    b = GraphBuilder()
+    y = b.cast(b.iota(4_000_000), "float64")
+    for j in range(200):
+        y = b.sin(y) + j
+    graph = b.build(y=b.sum(y))
+
+    def never(_: EinsumGraph) -> Sequence[Any]:
+        raise AssertionError("it would take long")
+
+    assert fold_constants(graph, never) is graph
+
+
+def test_small_constants_fold_beside_what_is_too_dear() -> None:
+    b = GraphBuilder()
+    x, y = b.input("x", (4,), "float64"), hungry(b, "sin")
+    small = b.exp(b.constant(np.arange(4.0)))
+    for _ in range(100):
+        small = b.tanh(small)
+    names = folded(b.build(y=y, z=x * small))
+    assert 0 < names.count("sin") < 200
+    assert "tanh" not in names

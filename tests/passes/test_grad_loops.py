@@ -240,3 +240,64 @@ def test_second_derivatives_of_a_fixpoint_where_the_first_is_zero():
     second = tl.grad(tl.grad(loss))
     for at in (1.0, 0.0):
         assert tl.Executor().execute(second, {"c": np.float64(at)})[0] == pytest.approx(8.0)
+
+
+def looped(kind):
+    """Return a graph with a loop whose body has several inputs, and where to take its derivatives."""
+    b = tl.GraphBuilder()
+    c, w = b.input("c", (3,), "float64"), b.input("w", (3, 3), "float64")
+    if kind == "scan":
+        last, rows = b.scan(lambda h, r: (b.tanh(h @ w + r), h * r * c), c, w)
+        y = b.sum(b.square(rows)) + b.sum(last)
+    elif kind == "cond":
+        y = b.sum(b.cond(b.sum(w) > 0, lambda: b.sin(c @ w) * c, lambda: b.exp(c) * b.sum(w * w)))
+    else:
+        y = b.sum(b.square(b.fixpoint(lambda z: b.tanh(w @ z) * 0.5 + b.sin(c), np.zeros(3), tolerance=1e-14)))
+    rng = np.random.default_rng(5)
+    return b.build(l=y), {"c": rng.normal(size=3), "w": rng.normal(size=(3, 3)) * 0.4}
+
+
+def along(graph, at, way):
+    """Return the tangents of a graph's outputs along one direction of c and w, and the graph and inputs that give them."""
+    ahead = tl.jvp(graph, ["c", "w"])
+    new = [n for n in ahead.inputs if n not in graph.inputs]
+    given = {**at, **dict(zip(new, way.values(), strict=True))}
+    return ahead, given, list(tl.Executor().execute(ahead, given))
+
+
+@pytest.mark.parametrize("of", [lambda g: g, lambda g: tl.grad(g, ["c", "w"])], ids=["itself", "grad"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("kind", ["scan", "cond", "fixpoint"])
+def test_tangents_of_tangents_of_loops(kind, sign, of):
+    graph, at = looped(kind)
+    graph, at["w"] = of(graph), at["w"] * sign
+    rng = np.random.default_rng(6)
+    first, second = ({n: rng.normal(size=x.shape) for n, x in at.items()} for _ in range(2))
+    ahead, given, _ = along(graph, at, first)
+    _, _, got = along(ahead, given, second)
+    step = 1e-5
+    after, before = (along(graph, {n: x + s * second[n] for n, x in at.items()}, first)[2] for s in (step, -step))
+    assert len(got) == len(after) > 0
+    for g, a, z in zip(got, after, before, strict=True):
+        np.testing.assert_allclose(g, (a - z) / (2 * step), rtol=1e-5, atol=1e-7)
+        assert np.any(g)
+
+
+def test_third_tangents_of_a_cond_by_hand():
+    b = tl.GraphBuilder()
+    c = b.input("c", (3,), "float64")
+    graph = b.build(l=b.cond(b.sum(c) > 0, lambda: c * c * c, lambda: c))
+    for _ in range(3):
+        graph = tl.jvp(graph, "c")
+    for sign in (1.0, -1.0):
+        given = {name: np.full(3, sign if name == "c" else 2.0) for name in graph.inputs}
+        want = 6 * 8.0 if sign > 0 else 0.0
+        np.testing.assert_allclose(tl.Executor().execute(graph, given)[0], np.full(3, want))
+
+
+def test_a_body_may_have_inputs_with_the_names_of_tangents():
+    b = tl.GraphBuilder()
+    c, t_c = b.input("c", (3,), "float64"), b.input("t_c", (3,), "float64")
+    graph = tl.jvp(b.build(l=b.cond(b.sum(c) > 0, lambda: c * t_c, lambda: c)), "c")
+    at = {"c": np.ones(3), "t_c": np.full(3, 5.0), "t_c_": np.arange(3.0)}
+    np.testing.assert_allclose(tl.Executor().execute(graph, at)["t_l"], 5 * np.arange(3.0))

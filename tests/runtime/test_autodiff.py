@@ -8,6 +8,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import GradientStrategy
+from tensorlogic.ir import ops
 from tensorlogic.runtime.autodiff import peak_of_both, split_gradient
 from tensorlogic.runtime.recompute import match_nodes, recompute
 
@@ -92,6 +93,97 @@ def test_changing_an_output_does_not_change_the_gradient(strategy):
         np.testing.assert_allclose(executor.get_gradients()["x"], np.exp(array))
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_changing_an_input_does_not_change_the_gradient(strategy):
+    graph, inputs = deep(layers=3, width=5, rows=4)
+    expected = tl.Executor().execute(tl.grad(graph), inputs)
+    executor = tl.Executor()
+    budget = 1 << 30 if strategy is GradientStrategy.BUDGETED else None
+    for turn in range(2):  # the second finds its plans
+        given = {name: x.copy() for name, x in inputs.items()}
+        outputs = executor.forward(graph, given, strategy=strategy, budget=budget)
+        for x in given.values():
+            x[...] = turn
+        executor.backward(outputs, [1.0])
+        for name, g in executor.get_gradients().items():
+            np.testing.assert_allclose(g, expected[f"d_{name}"], rtol=1e-10)
+
+
+def test_the_input_itself_views_and_bodies_read_the_values_of_the_forward_run():
+    for f in (
+        lambda b, x: x,
+        lambda b, x: b.reshape(x, (1, 3)),
+        lambda b, x: b.apply(ops.Barrier(), x),
+        lambda b, x: b.cond(b.sum(x) > 0, lambda: x, lambda: x * 2),
+    ):
+        b = tl.GraphBuilder()
+        x = b.input("x", (3,), "float64")
+        graph, array, executor = b.build(y=b.square(f(b, x))), np.ones(3), tl.Executor()
+        outputs = executor.forward(graph, {"x": array}, wrt=["x"])
+        array[:] = 5
+        executor.backward(outputs, [np.ones_like(outputs[0])])
+        np.testing.assert_array_equal(executor.get_gradients()["x"], 2)
+
+
+def test_only_inputs_that_the_backward_run_reads_are_copied_and_the_budget_counts_them():
+    b = tl.GraphBuilder()
+    x, read, unread = (b.input(name, (1000,), "float64") for name in ("x", "read", "unread"))
+    graph = b.build(y=b.sum(x * read + unread))
+    inputs = {name: np.ones(1000) for name in ("x", "read", "unread")}
+    executor = tl.Executor()
+    executor.forward(graph, inputs, wrt="x")
+    saved = executor.gradients.here.saved
+    assert list(saved.inputs) == ["read"]
+    assert not np.shares_memory(saved.inputs["read"], inputs["read"])
+    executor.forward(graph, inputs, wrt="x", strategy=GradientStrategy.EAGER)
+    assert not executor.gradients.here.saved.inputs
+    split = split_gradient(executor, graph, ("x",), GradientStrategy.KEEP, None, inputs)
+    rest = executor.plan(split.rest, {"read": inputs["read"], "d_y": np.float64(1)}).peak_bytes
+    assert peak_of_both(executor, split, inputs) >= 8000 + rest
+
+
+def test_a_budget_where_an_output_has_the_name_of_an_input():
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    _, found = run(GradientStrategy.BUDGETED, b.build(x=b.sum(b.square(x))), {"x": np.ones(3)}, [1.0])
+    np.testing.assert_array_equal(found["x"], 2)
+
+
+def placed(b, x, w):
+    """Return a loss of two devices, with constants, views and a value that both read."""
+    x, w = b.apply(ops.Transfer("cpu:1"), x), b.apply(ops.Transfer("cpu:2"), w)
+    h = b.exp(b.reshape(x, (2, 2)) * b.exp(np.arange(2.0)))
+    k = b.tanh(b.apply(ops.Transfer("cpu:2"), h) @ w)
+    home = b.apply(ops.Transfer("cpu:0"), b.transpose(k))
+    return b.sum(b.square(home)) + b.apply(ops.Transfer("cpu:0"), b.sum(b.sin(h)))
+
+
+@pytest.mark.parametrize("level", list(tl.OptimizationLevel))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_graph_on_several_devices_goes_back_over_them(strategy, level):
+    b = tl.GraphBuilder()
+    graph = b.build(l=placed(b, b.input("x", (4,), "float64"), b.input("w", (2, 2), "float64")))
+    inputs = {"x": np.arange(4.0) / 4, "w": np.arange(4.0).reshape(2, 2) / 3}
+    expected = tl.Executor().execute(tl.grad(graph), inputs)
+    executor = tl.Executor(optimization_level=level)
+    budget = 1 << 30 if strategy is GradientStrategy.BUDGETED else None
+    executor.backward(executor.forward(graph, inputs, strategy=strategy, budget=budget), {"l": 1.0})
+    for name, g in executor.get_gradients().items():
+        np.testing.assert_allclose(g, expected[f"d_{name}"], rtol=1e-10)
+
+
+def test_what_is_kept_of_a_device_goes_back_there_and_constants_are_not_kept():
+    b = tl.GraphBuilder()
+    x = b.apply(ops.Transfer("cpu:1"), b.input("x", (4,), "float64"))
+    y = b.exp(x) * b.exp(b.constant(np.arange(4.0)))
+    graph = b.build(l=b.apply(ops.Transfer("cpu:0"), b.sum(y)), far=y)
+    split = split_gradient(tl.Executor(), graph, ("x",), GradientStrategy.KEEP, None, {})
+    assert [n.op.device for n in split.rest.nodes if isinstance(n.op, ops.Transfer)].count("cpu:1") >= 2
+    given = {"x": np.ones(4)}
+    outputs, found = run(GradientStrategy.KEEP, graph, given, {"l": 1.0, "far": np.full(4, 2.0)})
+    np.testing.assert_allclose(found["x"], 3 * outputs["far"])
+
+
 def test_an_output_that_the_gradient_reads_is_read_only():
     b = tl.GraphBuilder()
     x = b.input("x", (3,), "float64")
@@ -143,7 +235,7 @@ def test_what_is_kept():
 
 
 def test_budgets_are_kept():
-    graph, inputs = deep()
+    graph, inputs = deep(width=32, rows=128)  # copies of the weights count too, and stay
     executor = tl.Executor()
     wrt = tuple(inputs)
     whole = peak_of_both(executor, split_gradient(executor, graph, wrt, GradientStrategy.KEEP, None, inputs), inputs)

@@ -310,3 +310,15 @@ def test_few_and_many_columns_become_one_matrix(tmp_path, monkeypatch, columns, 
     want = np.stack(own, 1) * 2
     assert found.dtype == want.dtype == "float64"
     np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/abs", "a/../../evil", "c:\\e", "C:evil", "nul\0"])
+def test_members_of_an_archive_stay_in_it(tmp_path, name):
+    b = tl.GraphBuilder()
+    bad = b.build({name: b.input("x", ("n", 3)) * 2})
+    for checkpoint in (None, tmp_path / "run"):
+        with pytest.raises(tl.FormatError, match="cannot be a member of an archive"):
+            EX.execute_stream(bad, {"x": ROWS}, sink=tmp_path / "y.npz", checkpoint=checkpoint)
+    assert not list(tmp_path.iterdir())
+    EX.execute_stream(bad, {"x": ROWS}, sink=tmp_path / "y.npy").result()
+    assert np.array_equal(np.load(tmp_path / "y.npy"), ROWS * 2)

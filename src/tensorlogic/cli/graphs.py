@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FormatError
+from ..ir.whole_files import expect_members
 from . import common, programs
 from .common import FILE, Texts
 from .stream import StreamOptions, run_stream, stream_options
@@ -127,9 +128,8 @@ def run_command(
     if as_csv:
         raise click.UsageError("--csv is for programs (.tl); a graph has arrays: use -o out.npz")
     loaded = common.load_graph(graph)
-    for name in [] if output is None else loaded.output_names:  # none that would be unpacked outside of its folder
-        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
+    if output is not None:
+        expect_members(loaded.output_names, "output")
     executor, values = common.executor_of(backend, level), common.read_values(inputs)
     arrays = dict(executor.execute(loaded, values, sizes=common.read_sizes(sizes)).items())
     if output is not None:

@@ -15,7 +15,7 @@ import click
 
 from ..errors import FormatError, InputError, expect, expect_known, nearest
 from ..ir.files import no_file
-from ..ir.whole_files import expect_folder, write_whole, writing
+from ..ir.whole_files import expect_folder, expect_members, write_whole, writing
 from .common import FILE, graph_argument, print_json, reported
 
 KINDS = (".npz", ".safetensors")  # files of parameters
@@ -83,6 +83,8 @@ def train_command(
     else:
         trainer = Trainer(None, _config(settings, folder))
         params = read_arrays(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
+    if output is not None and output.suffix == ".npz":
+        expect_members(trainer.names if params is None else params, "input")
     done = resume and trainer.epoch >= trainer.config.epochs
     warnings.simplefilter("ignore", TrainingWarning)  # which speaks of Python; `reported` puts the filters back
     try:

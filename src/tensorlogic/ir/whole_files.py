@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 from _thread import allocate_lock, start_new_thread
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -48,6 +48,14 @@ def expect_folder(path: Path, code: str = "E228") -> None:
     if not os.access(path.absolute().parent, os.W_OK):
         message = f"you may not write into the folder {str(path.parent)!r}"
         raise InputError(message, "give a file in a folder that can be written", code=code)
+
+
+def expect_members(names: Iterable[str], what: str) -> None:
+    """Refuse names of arrays that would be unpacked outside of their folder as members of an archive, before anything is computed."""
+    for name in names:
+        drive = name[:1].isalpha() and name[1:2] == ":"
+        if drive or name.startswith("/") or "\\" in name or "\0" in name or ".." in name.split("/"):
+            raise FormatError(f"{what} {name!r} cannot be a member of an archive", f"rename the {what}", code="E214")
 
 
 @contextlib.contextmanager

@@ -73,10 +73,13 @@ class CompilerContext:
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
-            several = isinstance(given, Iterable)
-            if isinstance(given, str | bytes | bool) or not (several or hasattr(given, "__index__")):
+            one = not isinstance(given, Iterable) or getattr(given, "shape", None) == ()
+            odd = not hasattr(given, "__index__") if one else isinstance(given, str | bytes)
+            if isinstance(given, np.ndarray):
+                odd = given.dtype.kind not in ("iu" if one else "iuUSOT")
+            if odd or isinstance(given, bool):
                 raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
-            if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
+            if one:
                 size = operator.index(given)  # type: ignore[arg-type]
                 if size < 0:
                     raise GraphError(f"domain {name!r} cannot have {size} elements", code="E310")
@@ -84,13 +87,13 @@ class CompilerContext:
                 continue
             if getattr(given, "ndim", 1) != 1:
                 raise GraphError(f"domain {name!r} is a list of names, got an array of several axes", code="E301")
-            members = [str(m) for m in given]
+            members = [str(m) for m in given]  # type: ignore[union-attr]
             if len(set(members)) < len(members):
                 twice = Counter(members).most_common(1)[0][0]
                 raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")
             self.domains[name] = tuple(members)
         self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}
-        self.predicates = {n: tuple(s) for n, s in (predicates or {}).items()}
+        self.predicates = {n: _signature(n, s) for n, s in ({} if predicates is None else predicates).items()}
         for predicate, signature in self.predicates.items():
             for domain in signature:
                 self.check(domain, f"predicate {predicate!r}")
@@ -149,6 +152,20 @@ class CompilerContext:
             hints = numbers or nearest(str(constant), found)  # type: ignore[arg-type]
             raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
         return place
+
+
+def _signature(name: str, given: Any) -> tuple[str, ...]:
+    """Return the domains of a predicate's places, in their order."""
+    if isinstance(given, set | frozenset):
+        hint = f"give a tuple, such as {tuple(sorted(map(str, given)))}, in the order of the places"
+        raise GraphError(
+            f"the domains of predicate {name!r} are a set, whose elements have no order", hint, code="E605"
+        )
+    found = tuple(given) if isinstance(given, Iterable) and getattr(given, "shape", None) != () else (None,)
+    if not all(isinstance(domain, str) for domain in found):
+        hint = 'give the name of the domain of each place, such as ("Person", "Year")'
+        raise GraphError(f"the domains of predicate {name!r} are a list of names, got {given!r}", hint, code="E301")
+    return tuple(map(str, found))
 
 
 class _Use(NamedTuple):

@@ -85,6 +85,7 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     if hasattr(value, "shown") and not domains:  # answers, and relations of a program
         found: Shown = value.shown(limit=limit)
         return found
+    heads = _titles(heads)
     if hasattr(value, "keys"):  # the outputs of a run, or a mapping
         return shown_parts({n: show(value[n], *domains, heads=heads, limit=limit, above=above) for n in value.keys()})  # noqa: SIM118
     expect_whole("limit=", limit)
@@ -105,7 +106,7 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
         [str(i) if isinstance(d, int) else str(d[i]) for i in c[:limit].tolist()]
         for c, d in zip(columns, given, strict=True)
     ]
-    titles = list(heads) or [f"axis {n}" for n in range(rank)]
+    titles = heads or [f"axis {n}" for n in range(rank)]
     if scores is not None:
         named.append([f"{score:.4g}" for score in scores[:limit].tolist()])
         titles.append("value")
@@ -126,6 +127,18 @@ def _in_order(domain: Any) -> Names:
         hint = 'write show(answer, ["alice", "bob"]), or show(answer, 2)'
         raise InputError(f"a domain is a size or a list of names, got {domain!r}", hint, code="E301")
     return domain if isinstance(domain, Sequence) else list(domain)
+
+
+def _titles(heads: Any) -> list[str]:
+    """Return the titles of the columns in their order."""
+    if isinstance(heads, set | frozenset):
+        hint = f"give a list, such as {sorted(map(str, heads))}, in the order of the axes"
+        raise InputError("heads= is a set, whose elements have no order", hint, code="E605")
+    found = list(heads) if isinstance(heads, Iterable) and getattr(heads, "ndim", 1) == 1 else [None]
+    if isinstance(heads, str | bytes) or not all(isinstance(title, str) for title in found):
+        hint = 'write heads=["x", "y"]'
+        raise InputError(f"heads= is a list of titles, one for each axis, got {heads!r}", hint, code="E301")
+    return list(map(str, found))
 
 
 def scalar_shown(value: Any) -> Shown:

@@ -65,8 +65,8 @@ def inline_reverse(
 
 
 def fresh(t: Tape, label: str) -> str:
-    """Return a name that no input of a tape has."""
-    return unused(label, {label_of(t, Value(t, i)) for i in t.given})
+    """Return a name that no input of a tape has, nor one of the source that is still to be taken over."""
+    return unused(label, {*t.source.inputs, *(label_of(t, Value(t, i)) for i in t.given)})
 
 
 def label_of(t: Tape, v: Value) -> str:

@@ -29,7 +29,8 @@ Evaluate = Callable[[EinsumGraph], Sequence[Any]]
 LARGEST = 64 << 20  # bytes; a larger result is not worth keeping
 GROWTH = 4  # a result this many times larger than what it is made of is made anew in each run
 SMALL = 1 << 16  # bytes that are kept in any case
-DEAREST = BLAS << 31  # what one contraction may cost: about a second
+DEAREST = BLAS << 31  # what all that is computed beforehand may cost: about a second
+ELEMENT = 5 * BLAS  # for one element of what is no contraction
 UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
     "multiply": (1, "both"),
     "divide": (1, "right"),
@@ -271,6 +272,8 @@ RULES: Rules = {
 def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
     """Replace what needs no input by its value; ``evaluate`` runs a graph without inputs.
 
+    All of it together costs no more than ``DEAREST``; what is over that is left for the run.
+
     >>> import numpy as np
     >>> from tensorlogic import Executor, GraphBuilder
     >>> b = GraphBuilder()
@@ -303,16 +306,9 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
                 known = t.shape is not None and t.shape.is_static and t.dtype not in (None, "bfloat16") and not t.weak
                 if known and (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
                     fixed[i] = _bytes(graph, i) <= LARGEST and _cost(graph, i) <= DEAREST
-    wanted = set()
-    kept = [i for _, i in graph.outputs]
-    for i, node in enumerate(graph.nodes):
-        if not fixed[i]:
-            kept += node.args
-    for i in kept:
-        while graph.nodes[i].op.is_view and fixed[i]:  # costs nothing, and how it lies in memory decides how sums round
-            i = graph.nodes[i].args[0]
-        if fixed[i] and not isinstance(graph.nodes[i].op, ops.Constant | ops.Literal) and _worth(graph, i):
-            wanted.add(i)
+    wanted = _wanted(graph, fixed)
+    if _leave_over(graph, fixed, wanted):
+        wanted = _wanted(graph, fixed)
     if not wanted:
         return graph
     chosen = sorted(wanted)
@@ -340,18 +336,63 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
     return drop_dead(result)
 
 
+def _elements(graph: EinsumGraph, i: int) -> int:
+    return math.prod(int(d) for d in graph.type_of(i).shape or ())
+
+
 def _bytes(graph: EinsumGraph, i: int) -> int:
-    t = graph.type_of(i)
-    return math.prod(int(d) for d in t.shape or ()) * ITEMSIZE[t.dtype or "float64"]
+    return _elements(graph, i) * ITEMSIZE[graph.type_of(i).dtype or "float64"]
 
 
 def _cost(graph: EinsumGraph, i: int) -> int:
-    """Return what a contraction costs; all else takes about as long as its operands are large, and so is no concern."""
+    """Return what a node costs: a contraction its arithmetic, views nothing, and all else a little for each element."""
     node = graph.nodes[i]
-    if not isinstance(node.op, ops.Einsum | ops.ContractVJP):
-        return 0
-    factors = node.args if isinstance(node.op, ops.Einsum) else node.args[:-2]
-    return einsum_cost(node.op.spec, node.op.algebra, [graph.type_of(a) for a in factors], graph.type_of(i))
+    match node.op:
+        case ops.Einsum() | ops.ContractVJP():
+            factors = node.args if isinstance(node.op, ops.Einsum) else node.args[:-2]
+            types = [graph.type_of(a) for a in factors]
+            return einsum_cost(node.op.spec, node.op.algebra, types, graph.type_of(i))
+        case ops.Constant() | ops.Literal() | ops.Slice() | ops.Transpose() | ops.Broadcast() | ops.Window():
+            return 0
+        case ops.Sort() | ops.TopK():
+            each = ELEMENT * _elements(graph, node.args[0]).bit_length()
+        case ops.Elementwise(fn):
+            each = ELEMENT * FUNCTIONS[fn].cost
+        case _:
+            each = ELEMENT
+    return each * max(_elements(graph, a) for a in (i, *node.args))
+
+
+def _wanted(graph: EinsumGraph, fixed: bytearray) -> set[int]:
+    """Return the nodes whose values are kept: where what is fixed meets what is not, or is an output."""
+    wanted = set()
+    kept = [i for _, i in graph.outputs]
+    for i, node in enumerate(graph.nodes):
+        if not fixed[i]:
+            kept += node.args
+    for i in kept:
+        while graph.nodes[i].op.is_view and fixed[i]:  # costs nothing, and how it lies in memory decides how sums round
+            i = graph.nodes[i].args[0]
+        if fixed[i] and not isinstance(graph.nodes[i].op, ops.Constant | ops.Literal) and _worth(graph, i):
+            wanted.add(i)
+    return wanted
+
+
+def _leave_over(graph: EinsumGraph, fixed: bytearray, wanted: set[int]) -> bool:
+    """Let what the wanted nodes are made of be fixed only as far as all of it together is not too dear; tell whether some is not."""
+    needed, pending = set(wanted), list(wanted)
+    while pending:
+        new = set(graph.nodes[pending.pop()].args) - needed
+        needed |= new
+        pending += new
+    spent, over = 0, False
+    for i in sorted(needed):
+        cost = _cost(graph, i)
+        if all(fixed[a] for a in graph.nodes[i].args) and spent + cost <= DEAREST:
+            spent += cost
+        else:
+            fixed[i], over = 0, True
+    return over
 
 
 def _worth(graph: EinsumGraph, i: int) -> bool:

@@ -14,10 +14,10 @@ import numpy as np
 
 from ..errors import DTypeError, InputError, expect, expect_known
 from ..ir import ops
-from ..ir.graph import EinsumGraph
+from ..ir.graph import EinsumGraph, Node
 from ..ir.types import TensorType, dims
 from ..passes.grad import value_and_grad, vjp
-from ..passes.grad_tape import may_be_float, unused
+from ..passes.grad_tape import FIRST_DEVICE, Tape, Value, device_of, may_be_float, unused
 from ..plan.cost import nbytes
 from ..store import Store
 from .program import KEPT_BYTES
@@ -45,7 +45,7 @@ class Saved(NamedTuple):
 
     split: SplitGradient
     graph: EinsumGraph
-    inputs: dict[str, Any]
+    inputs: dict[str, Any]  # copies of those that the backward run reads: the caller may write to theirs
     values: tuple[Any, ...]  # all outputs of the first run: the graph's own, then what is kept
     outputs: Sequence[Any]
 
@@ -79,7 +79,8 @@ class Gradients:
         saved_nodes = {n for _, n in split.kept}
         shown = [_read_only(v) if n in saved_nodes else v for n, v in enumerate(results[: split.outputs])]
         outputs = Outputs(graph.output_names, shown)
-        self.here.saved = Saved(split, graph, given, tuple(results), outputs)
+        read = {n: _copied(given[n]) for n in _inputs_read(split)}
+        self.here.saved = Saved(split, graph, read, tuple(results), outputs)
         return outputs
 
     def backward(self, executor: Executor, outputs: Sequence[Any], output_grads: Any, accumulate: bool) -> None:
@@ -123,6 +124,16 @@ def _read_only(value: Any) -> Any:
     shown = value.view()
     shown.setflags(write=False)
     return shown
+
+
+def _copied(value: Any) -> Any:
+    """Return an array of its own; what is no NumPy array is not written to in place."""
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _inputs_read(split: SplitGradient) -> list[str]:
+    """Return the inputs of the graph that the backward run reads."""
+    return [] if split.rest is None else [n for n in split.rest.inputs if n in split.first.inputs]
 
 
 def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | str | None) -> tuple[str, ...]:
@@ -199,7 +210,9 @@ def _cut(
 ) -> SplitGradient:
     solid = {_owner(whole, i) for i in saved_nodes}  # keeping a view would copy it
     solid |= {i for i, m in enumerate(match) if m in dict(graph.outputs).values()}  # the caller has these anyway
-    rest, labels = rest_of_gradient(whole, match, {i for i in solid if can_keep(whole, i)})
+    devices = _devices(whole)
+    rest, labels = rest_of_gradient(whole, match, {i for i in solid if can_keep(whole, i) and devices[i] is not None})
+    rest = _moved(rest, {label: d for label, i in labels.items() if (d := devices[i]) not in (None, FIRST_DEVICE)})
     outputs = list(graph.outputs)
     known = {i: n for n, (_, i) in enumerate(outputs)}  # what is an output anyway is kept already
     count = len(outputs)
@@ -218,6 +231,30 @@ def _cut(
     return SplitGradient(first, rest, tuple(passed), cotangent_names(graph, whole), wrt, count)
 
 
+def _devices(graph: EinsumGraph) -> list[str | None]:
+    """Return the device of every node; None of what depends on constants alone, and is wherever it is read."""
+    if not any(isinstance(node.op, ops.Transfer) for node in graph.nodes):
+        return [FIRST_DEVICE] * len(graph.nodes)
+    t = Tape(graph)
+    t.copy(graph)
+    return [device_of(t, Value(t, i)) for i in t.place]
+
+
+def _moved(graph: EinsumGraph, devices: Mapping[str, str]) -> EinsumGraph:
+    """Take some inputs of a graph, all of which come in on the first device, to the devices where they are read."""
+    if not devices:
+        return graph
+    nodes: list[Node] = []
+    place: list[int] = []
+    for node in graph.nodes:
+        nodes.append(Node(node.op, tuple([place[a] for a in node.args]), node.locations))
+        place.append(len(nodes) - 1)
+        if isinstance(node.op, ops.Input) and node.op.label in devices:
+            nodes.append(Node(ops.Transfer(devices[node.op.label]), (place[-1],), node.locations))
+            place[-1] += 1
+    return EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
+
+
 def cotangent_names(graph: EinsumGraph, back: EinsumGraph) -> dict[str, str]:
     """Return, for each output of a graph that has a gradient, the input of its ``tl.vjp`` that takes the cotangent."""
     outputs = [name for name, i in graph.outputs if may_be_float(graph.type_of(i))]
@@ -232,18 +269,21 @@ def _owner(graph: EinsumGraph, node: int) -> int:
 
 
 def peak_of_both(executor: Executor, split: SplitGradient, inputs: Mapping[str, Any]) -> int:
-    """Return the most bytes that both runs take at one time: kept values count in both, and idle buffers in the second."""
+    """Return the most bytes that both runs take at one time.
+
+    Kept values count in both, copies of inputs and idle buffers in the second.
+    """
     first = executor.plan(split.first, inputs)
     if split.rest is None:
         return first.peak_bytes
-    types = {name: t for name, _, t in first.inputs} | {name: t for name, _, t in first.outputs}
+    types, copied = {name: t for name, _, t in first.outputs}, _inputs_read(split)
     by_place = [t for _, _, t in first.outputs]
-    given: dict[str, TensorType] = {n: types[n] for n in split.rest.inputs if n in types}
+    given: dict[str, TensorType] = {name: t for name, _, t in first.inputs if name in copied}
     given |= {label: by_place[n] for label, n in split.kept}
     given |= {seed: types[name] for name, seed in split.seeds.items() if seed in split.rest.inputs}
     # memory is memory: an array is stood in for by one that takes none
     stand_in = {n: np.broadcast_to(np.zeros((), t.dtype), dims(t)) for n, t in given.items()}
-    held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept})
+    held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept}) + sum(nbytes(given[n]) for n in copied)
     idle = sum(first.buffers) if sum(first.buffers) <= KEPT_BYTES else 0
     return max(first.peak_bytes, idle + held + executor.plan(split.rest, stand_in).peak_bytes)
 

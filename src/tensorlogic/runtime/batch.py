@@ -65,6 +65,8 @@ def execute_batch(
     groups = uniform(graph, given)
     if groups is None:
         groups = by_kind(executor, graph, given, errors)
+    if graph.scores and executor.programs.scores_unseen(graph):
+        _look_at_scores(executor, graph, groups)
     pieces: list[Piece] = []
     ways: list[Callable[[], str]] = []
     calls: list[Callable[[], None]] = []
@@ -83,6 +85,17 @@ def execute_batch(
         calls[0]()
     failed = {n: errors[n] for n in sorted(errors)} if errors else errors
     return BatchResult(len(given), pieces, failed, ways, (clock() - start) * 1e3, graph.output_names)
+
+
+def _look_at_scores(executor: Executor, graph: EinsumGraph, groups: Iterable[Group]) -> None:
+    """Warn of truth values outside of 0 to 1 in any item: the graph that computes many at once is not looked at."""
+    for group in groups:
+        for name, column in zip(graph.inputs, group.columns, strict=True):
+            if name not in group.over:
+                executor.programs.look_at_scores(graph, [(name, column[0])])
+            elif name in graph.scores:
+                for n, value in zip(group.items, column, strict=True):
+                    executor.programs.look_at_scores(graph, [(name, value)], f"item {n}: ")
 
 
 def _listed(items: Any) -> Sequence[Inputs]:

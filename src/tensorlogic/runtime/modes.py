@@ -317,7 +317,11 @@ def execute_distributed(
     executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
-    return distributed_of(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+    given = {} if inputs is None else inputs
+    outputs = distributed_of(executor).execute(executor, graph, given, config)
+    if graph.scores and executor.programs.scores_unseen(graph):  # after the run, in which ranks that are scripts meet
+        executor.programs.look_at_scores(graph, zip(*executor.arrays(graph, given), strict=True))
+    return outputs
 
 
 def plan_distributed(

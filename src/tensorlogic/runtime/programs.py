@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -115,8 +115,8 @@ class Programs:
         if budget is not None or donate:
             key += (budget, donate)
         program = self.store.get(self._key_for(key, calls) if calls else key)
-        if graph.scores and (program is None or hash(graph) not in self._warned):
-            self._look_at_scores(graph, names, values)
+        if graph.scores and (program is None or self.scores_unseen(graph)):
+            self.look_at_scores(graph, zip(names, values, strict=True))
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             with self._making:  # of several callers one chooses, so that all have the same bits
@@ -133,15 +133,22 @@ class Programs:
         """
         return (*key, "long") if calls * (self._estimates.peek(key) or 0.0) >= LONG_RUN else key
 
-    def _look_at_scores(self, graph: EinsumGraph, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Warn of truth values outside of 0 to 1, once for each input of a rule; only the first run of each signature is looked at."""
+    def scores_unseen(self, graph: EinsumGraph) -> bool:
+        """Tell whether the truth values of no run of a graph were looked at."""
+        return hash(graph) not in self._warned
+
+    def look_at_scores(self, graph: EinsumGraph, values: Iterable[tuple[str, Any]], part: str = "") -> None:
+        """Warn of truth values outside of 0 to 1, once for each input of a rule.
+
+        Only the first run of each signature is looked at, or the first batch or chunk; ``part`` says which item or chunk the values are of.
+        """
         from ..lang.context import warn, wrong_score
 
         warned = self._warned.setdefault(hash(graph), set())
-        for name, value in zip(names, values, strict=True):
+        for name, value in values:
             if name in graph.scores and name not in warned and (message := wrong_score(name, value)):
                 warned.add(name)
-                warn(f"{message}; the logic computes with such numbers as they are", None)
+                warn(f"{part}{message}; the logic computes with such numbers as they are", None)
 
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""

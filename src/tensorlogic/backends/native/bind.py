@@ -46,7 +46,7 @@ from tensorlogic.backends.native.minmax import LEAST32, LEAST64, LOW32, LOW64, h
 """
 MOST_KERNELS = 256  # that are remembered in memory
 ENGINE = 32  # kernels that share an engine, whose machine code is given back when none of them is in use any more
-MOST_COMPILED = 2000  # in one process: LLVM keeps about a megabyte of each compilation for ever
+MOST_COMPILED = 2000  # in one process: LLVM keeps one to four megabytes of each compilation for ever
 _kernels: Store[str, Any] = Store(MOST_KERNELS)
 _count: Counter[str] = Counter()  # kernels that were "bound" in this process, and those of them that were "compiled"
 # kernels of several stages, which share each among the threads

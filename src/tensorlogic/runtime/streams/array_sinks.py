@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...ir.whole_files import FileCall, remove
+from ...ir.whole_files import FileCall, expect_members, remove
 from .growing_files import Staging, State, Values, writing
 
 
@@ -143,6 +143,7 @@ class Npz:
     """All outputs as an .npz file: each grows in a file of its own, and they are put together in the end."""
 
     def __init__(self, path: Path, outputs: tuple[str, ...], staged: bool, call: FileCall) -> None:
+        expect_members(outputs, "output")
         self.path, self.outputs, self.call = path, outputs, call
         self.target = Staging(path, staged, call)
         self.files: dict[str, Rows] = {}

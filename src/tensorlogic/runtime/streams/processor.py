@@ -141,6 +141,11 @@ class StreamProcessor:
             self.totals = [None] * len(split.totals)
         self._split = split
 
+    def _look_at_scores(self, chunk: Block, part: str) -> None:
+        """Warn of truth values outside of 0 to 1: the graphs that the stream is cut into are not looked at."""
+        for name, value in zip(*self.executor.arrays(self.graph, {**self.whole, **chunk}), strict=True):
+            self.executor.programs.look_at_scores(self.graph, [(name, value)], part if name in self.axes else "")
+
     def _run(self, graph: EinsumGraph, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
         given = {**self.whole, **(values or {})}
         return dict(self.executor.execute(graph, {name: given[name] for name in graph.inputs}).items())
@@ -194,6 +199,8 @@ class StreamProcessor:
         """Run the graph of a chunk; several threads may, of different chunks, and none waits for the chunks before it."""
         with self._lock:
             self.prepare(chunk)
+            if self.graph.scores and metadata.size and self.executor.programs.scores_unseen(self.graph):
+                self._look_at_scores(chunk, f"chunk {metadata.chunk_id}: ")
         if not metadata.size:
             return Computed(metadata, chunk, {})
         split, feeds = self.split, self._feeds
