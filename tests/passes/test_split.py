@@ -381,3 +381,15 @@ def test_print(golden):
     cut = split(graph, "q", 2)
     assert cut is not None
     golden("split.txt", f"{cut}\n")
+
+
+def test_a_carry_that_its_body_does_not_read_is_cut_as_well() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (3, 5), "float32")
+    last, rows = b.scan(lambda carry, row: (row, row * 2), x[0], x)
+    graph = b.build(last=last, rows=rows)
+    values = np.arange(15, dtype="float32").reshape(3, 5)
+    config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(2))
+    results = list(tl.Executor().execute_stream(graph, {"x": values}, config, over={"x": 1}))
+    np.testing.assert_array_equal(np.concatenate([r.outputs["rows"] for r in results], 1), values * 2)
+    np.testing.assert_array_equal(np.concatenate([r.outputs["last"] for r in results]), values[2])

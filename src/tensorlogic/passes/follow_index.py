@@ -224,10 +224,11 @@ def _resized_body(body: EinsumGraph, axes: Axes, size: int) -> EinsumGraph:
     found = _inside(body, axes)
     types = body.inference.types
     nodes: list[Node] = []
+    cut = {i: axes[n] for n, i in enumerate(body.inputs.values()) if n in axes}  # those that nothing reads are cut as well
     for i, node in enumerate(body.nodes):
         op = node.op
-        if isinstance(op, ops.Input) and found.stages[i] == PART:
-            op = cut_input(op.label, types[i][0], found.outs[i][0], size)
+        if isinstance(op, ops.Input) and i in cut:
+            op = cut_input(op.label, types[i][0], cut[i], size)
         elif i in found.picks:
             op = resized(op, found.picks[i], types[i], size)
         dead = found.stages[i] == DEAD and not isinstance(op, ops.Input)  # it may not fit the new sizes
