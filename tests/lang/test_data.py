@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tensorlogic as tl
 from tensorlogic.errors import FormatError, InputError
 from tensorlogic.lang.data import table_of, whole_numbers
 from tensorlogic.lang.data_files import read_array, read_table, read_tensor
@@ -215,3 +216,27 @@ def test_domains_grow_and_keep_their_codes():
 def test_numbers_beyond_64_bits_are_names():
     assert column_of([2**70, 1]).values() == [2**70, 1]
     assert whole_numbers(["1", "-", "", "٣", "1" * 30]) == [1, "-", "", "٣", "1" * 30]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[("b", 1), ("a\ud800", 2)], np.array([["b", "c"], ["a\ud800", "b"]]), {"x": ["b", "a\ud800"], "y": [1, 2]}],
+    ids=["tuples", "array", "columns"],
+)
+def test_half_of_a_surrogate_pair_is_no_name(rows):
+    program = tl.Program("Q(x) <- P(x, y)")
+    with pytest.raises(
+        InputError, match=r"'a.ud800' in row 2 of column .* of P has half of a surrogate pair"
+    ) as caught:
+        program.add("P", rows)
+    assert caught.value.diagnostic.code == "E231"
+    str(caught.value).encode()
+
+
+def test_both_halves_of_a_surrogate_pair_are_one_character(tmp_path):
+    program = tl.Program(r'P("\ud83d\ude00", "b"); Q(x) <- P(x, y)')
+    assert list(program.query("Q(x)?")) == [("\U0001f600",)]
+    program.save(tmp_path / "program.tl")
+    with pytest.raises(FormatError, match="the text has half of a surrogate pair") as caught:
+        program.add_rule('P("a\ud800", "b")')
+    str(caught.value).encode()

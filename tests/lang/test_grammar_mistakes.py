@@ -10,6 +10,9 @@ from tensorlogic.lang.grammar import parse
 # fmt: off
 MISTAKES = [
     ('A(x) < - B(x)', 'E645', (1, 1), 'a comparison is no statement', 'the sign of a rule has no space in it: A(x) <- ...'),
+    ('P(A)\nP("a\ud800", "b")', 'E231', (2, 5), 'the text has half of a surrogate pair, which is no text', 'write the file again as UTF-8'),
+    ('P("a\\ud800", "b")', 'E231', (1, 3), 'a string has half of a surrogate pair, which is no text: \\ud800', 'write the character itself'),
+    ('P(A); Q(x) <- P(x), x != "\\ude00\\ud83d"', 'E231', (1, 26), 'a string has half of a surrogate pair, which is no text: \\ude00', 'write the character itself'),
     ('-- a comment', 'E645', (1, 1), 'this says nothing: it is neither asked for nor defined', 'a comment begins with # or //, and ends with its line'),
     ('/* a comment */ P(A)', 'E640', (1, 1), "'/*' is not part of the language", 'a comment begins with # or //, and ends with its line'),
     ('Y[i] := X[i]', 'E640', (1, 6), "':=' is not part of the language", 'an equation is written with =, a rule with <- or :-'),

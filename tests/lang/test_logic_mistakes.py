@@ -27,6 +27,42 @@ def test_a_domain_may_be_an_array_of_names():
     assert context.size("N") == 4
 
 
+@pytest.mark.parametrize(
+    "given", [np.array("bob"), np.array(3.5), np.array(None), np.array([0.5, 1.5]), np.array([["a"]])]
+)
+def test_other_arrays_are_no_domain(given):
+    with pytest.raises(GraphError, match=r"domain 'P' is a (size or a )?list of names, got") as caught:
+        tl.CompilerContext({"P": given})
+    assert caught.value.diagnostic.code == "E301"
+
+
+@pytest.mark.parametrize("given", [{"P", "Q"}, frozenset({"P", "Q"})])
+def test_a_set_is_no_signature(given):
+    with pytest.raises(GraphError, match="'s' are a set, whose elements have no order") as caught:
+        tl.CompilerContext({"P": 2, "Q": 3}, predicates={"s": given})
+    assert caught.value.diagnostic.code == "E605"
+    assert "('P', 'Q')" in caught.value.diagnostic.suggestions[0]
+
+
+def test_a_signature_is_a_list_of_names():
+    for given in (np.array(["P", "Q"]), ["P", "Q"], {"P": 1, "Q": 2}.keys()):
+        assert tl.CompilerContext({"P": 2, "Q": 3}, predicates={"s": given}).predicates == {"s": ("P", "Q")}
+    for wrong in (np.array("P"), np.array([["P", "Q"]]), 3, [3], [["P"]]):
+        with pytest.raises(GraphError, match="domains of predicate 's' are a list of names, got"):
+            tl.CompilerContext({"P": 2, "Q": 3}, predicates={"s": wrong})
+
+
+def test_titles_of_columns_have_an_order():
+    assert tl.show(np.eye(2), heads=np.array(["aa", "bb"])).heads == ["aa", "bb", "value"]
+    for given in ({"aa", "bb"}, frozenset({"aa", "bb"})):
+        with pytest.raises(InputError, match="heads= is a set, whose elements have no order") as caught:
+            tl.show(np.eye(2), heads=given)
+        assert caught.value.diagnostic.code == "E605"
+    for wrong in (np.array("aa"), np.array([["aa", "bb"]]), np.array([1, 2]), 3.5, None, "ab"):
+        with pytest.raises(InputError, match="heads= is a list of titles, one for each axis, got"):
+            tl.show(np.eye(2), heads=wrong)
+
+
 @pytest.mark.parametrize("size", [0, 3])
 @pytest.mark.parametrize(
     ("strategy", "one"), [("hard_boolean", True), ("soft_differentiable", 3.0), ("fuzzy_godel", 1.0)]
@@ -75,12 +111,12 @@ def test_numbers_of_thousands_of_digits(text):
 def test_many_variables_are_read_in_linear_time():
     def seconds(count: int) -> float:
         text = " & ".join(f"p(x{n})" for n in range(count))
-        start = time.perf_counter()
+        start = time.process_time()
         tl.parse_expr(text)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(100)
-    assert min(seconds(8000) for _ in range(3)) < 20 * min(seconds(1000) for _ in range(3))
+    assert min(seconds(8000) for _ in range(3)) < 32 * min(seconds(1000) for _ in range(3))
 
 
 def test_scores_are_checked_on_request():
@@ -193,6 +229,15 @@ def test_the_first_distributed_run_is_looked_at():
     executor = tl.Executor()
     assert told(lambda: executor.execute_distributed(rows, given, config)) == ["score nan of 'p' at [3, 0]"]
     assert told(lambda: executor.execute_distributed(rows, given, config)) == []
+
+
+def test_scores_in_bfloat16_are_looked_at_too():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    graph, right = scored()
+    given = {"p": np.array([0.5, 2.0], bfloat16), "q": right["q"].astype(bfloat16)}
+    items = [{"p": given["p"].copy(), "q": given["q"]} for _ in range(3)]
+    assert told(lambda: tl.Executor().execute(graph, given)) == ["score 2.0 of 'p' at [1]"]
+    assert told(lambda: tl.Executor().execute_batch(graph, items)) == ["item 0: score 2.0 of 'p' at [1]"]
 
 
 def test_gradients_keep_the_names_of_scores():

@@ -293,11 +293,3 @@ def test_third_tangents_of_a_cond_by_hand():
         given = {name: np.full(3, sign if name == "c" else 2.0) for name in graph.inputs}
         want = 6 * 8.0 if sign > 0 else 0.0
         np.testing.assert_allclose(tl.Executor().execute(graph, given)[0], np.full(3, want))
-
-
-def test_a_body_may_have_inputs_with_the_names_of_tangents():
-    b = tl.GraphBuilder()
-    c, t_c = b.input("c", (3,), "float64"), b.input("t_c", (3,), "float64")
-    graph = tl.jvp(b.build(l=b.cond(b.sum(c) > 0, lambda: c * t_c, lambda: c)), "c")
-    at = {"c": np.ones(3), "t_c": np.full(3, 5.0), "t_c_": np.arange(3.0)}
-    np.testing.assert_allclose(tl.Executor().execute(graph, at)["t_l"], 5 * np.arange(3.0))

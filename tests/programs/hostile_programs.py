@@ -17,7 +17,7 @@ from engines import compute
 
 import tensorlogic as tl
 
-SECONDS, BYTES = 60, 12 << 30  # what a program may take before it is stopped: a bound of ours has to come first
+SECONDS, BYTES = 600, 12 << 30  # what a program may take before it is stopped: a bound of ours has to come first
 
 
 class Hostile(NamedTuple):

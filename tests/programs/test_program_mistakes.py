@@ -107,3 +107,39 @@ def test_hostile_programs_hit_a_bound(name: str, hostile: dict[str, dict[str, ob
     assert outcome.startswith("refused") or (allowed and outcome == "ran"), outcome
     assert float(str(found["seconds"])) < 30, found  # of the processor
     assert int(str(found["bytes"])) < 4 * GIGABYTE, found
+
+
+LONG = 2**63
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"P({LONG})\nQ(x) <- P(x), x > 5",
+        f"P({LONG}); P(1)\nQ(x) <- P(x), x > 5",
+        f"P(3)\nQ(x) <- P(x), x < {LONG}",
+        f"R({LONG}, {LONG + 1})\nQ(x) <- R(x, y), x < y",
+        f"R({LONG}, {LONG + 1})\nQ(x) <- R(x, y), y = x + 1",
+    ],
+)
+def test_numbers_beyond_64_bits_have_no_order(text: str) -> None:
+    with pytest.raises(tl.GraphError, match=rf"index '[xy]' may be {LONG}, which does not fit 64 bits") as caught:
+        tl.Program(text).query("Q(x)?")
+    assert caught.value.diagnostic.code == "E232"
+    assert caught.value.diagnostic.suggestions
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(LONG, str(LONG)), (-LONG - 1, str(-LONG - 1)), (1 << 1000, "a number of 1,001 bits")]
+)
+def test_added_numbers_beyond_64_bits_have_no_order(number: int, shown: str) -> None:
+    program = tl.Program("Q(x) <- P(x), x > 5")
+    program.add("P", [(number,), (1,)])
+    with pytest.raises(tl.GraphError, match=f"index 'x' may be {shown}, which does not fit 64 bits"):
+        program.query("Q(x)?")
+
+
+def test_numbers_beyond_64_bits_are_equal_or_not() -> None:
+    program = tl.Program(f"P({LONG}); P(1)\nQ(x) <- P(x), x = {LONG}\nR(x) <- P(x), x != {LONG}")
+    assert list(program.query("Q(x)?")) == [(LONG,)]
+    assert list(program.query("R(x)?")) == [(1,)]

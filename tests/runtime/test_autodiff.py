@@ -393,6 +393,11 @@ def test_misuse():
         executor.forward(graph, inputs, wrt=["w9"])
     with pytest.raises(tl.InputError, match=r"GradientStrategy\.KEEP"):
         executor.forward(graph, inputs, strategy="keep")
+    with pytest.raises(tl.InputError, match=r"GradientStrategy\.KEEP"):
+        executor.forward(graph, inputs, strategy=["keep"])
+    for wrong in ([1], {}, "1MB", 2.5, True, -1):
+        with pytest.raises(tl.InputError, match="a budget is a number of bytes"):
+            executor.forward(graph, inputs, budget=wrong)
     with pytest.raises(tl.InputError, match=r"belongs to GradientStrategy\.BUDGETED"):
         executor.forward(graph, inputs, strategy=GradientStrategy.KEEP, budget=5)
     with pytest.raises(tl.InputError, match=r"belongs to GradientStrategy\.BUDGETED"):

@@ -231,9 +231,32 @@ def test_inputs_are_checked_as_by_execute():
         run_within(EX, graph, {}, MIB)
     with pytest.raises(InputError, match="no input 'z'"):
         run_within(EX, graph, {**inputs, "z": 1}, MIB)
-    for budget in (-1, 2.5, True, "1MB"):
+    for budget in (-1, 2.5, True, "1MB", [1], {}):
         with pytest.raises(InputError, match="a budget is a number of bytes"):
             run_within(EX, graph, inputs, budget)
+        with pytest.raises(InputError, match="a budget is a number of bytes"):
+            EX.execute(graph, inputs, budget=budget)
+
+
+@pytest.mark.parametrize("budget", [100, MIB])
+@pytest.mark.parametrize("call", ["execute", "plan"])
+def test_sizes_are_checked_within_a_budget_too(call, budget):
+    b = GraphBuilder()
+    graph = b.build(y=b.sum(b.exp(b.input("x", ("n", 3), "float64"))))
+    run = getattr(EX, call)
+    given = {"x": np.ones((4, 3))}
+    for sizes, error, what in (
+        ({"m": 4}, InputError, "the graph has no size 'm'"),
+        ({"n": 4, "k": 1}, InputError, "the graph has no size 'k'"),
+        ({1: 4}, InputError, "must map names to integers, got 1: 4"),
+        ([4], InputError, "must be a mapping of names to integers"),
+        ({"n": 2.5}, tl.ShapeError, r"an integer or a name, got 2\.5"),
+        ({"n": -1}, tl.ShapeError, r"0 to 2\^63 - 1, got -1"),
+        ({"n": 5}, tl.ShapeError, "size 'n' is 5 by sizes=, but axis 0 of input 'x' is 4"),
+    ):
+        with pytest.raises(error, match=what):
+            run(graph, given, sizes=sizes, budget=budget)
+    run(graph, given, sizes={"n": 4}, budget=MIB)
 
 
 def test_the_error_says_by_how_much_it_does_not_fit():

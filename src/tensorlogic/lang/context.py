@@ -73,21 +73,22 @@ class CompilerContext:
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
-            one = not isinstance(given, Iterable) or getattr(given, "shape", None) == ()
-            odd = not hasattr(given, "__index__") if one else isinstance(given, str | bytes)
-            if isinstance(given, np.ndarray):
-                odd = given.dtype.kind not in ("iu" if one else "iuUSOT")
-            if odd or isinstance(given, bool):
-                raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
-            if one:
-                size = operator.index(given)  # type: ignore[arg-type]
+            refused = GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
+            odd = isinstance(given, np.ndarray) and given.dtype.kind not in "iuUSOT"
+            if odd or isinstance(given, str | bytes | bool):
+                raise refused
+            if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
+                try:
+                    size = operator.index(given)  # type: ignore[arg-type]
+                except TypeError:
+                    raise refused from None
                 if size < 0:
                     raise GraphError(f"domain {name!r} cannot have {size} elements", code="E310")
                 self.domains[name] = size
                 continue
             if getattr(given, "ndim", 1) != 1:
                 raise GraphError(f"domain {name!r} is a list of names, got an array of several axes", code="E301")
-            members = [str(m) for m in given]  # type: ignore[union-attr]
+            members = [str(m) for m in given]
             if len(set(members)) < len(members):
                 twice = Counter(members).most_common(1)[0][0]
                 raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")

@@ -331,6 +331,11 @@ class _Lowering:
             raise GraphError(message, "compare names with = and != only", code="E754", location=variable.at)
         numbers = [int(n) for n in domain.elements]
         numbers += range(len(numbers), _size(domain))
+        if (long := next((n for n in numbers if not -(2**63) <= n < 2**63), None)) is not None:
+            shown = str(long) if long.bit_length() <= 256 else f"a number of {long.bit_length():,} bits"
+            message = f"index {variable.name!r} may be {shown}, which does not fit 64 bits and so has no order here"
+            hint = "compare such numbers with = and != only, or give smaller ones"
+            raise GraphError(message, hint, code="E232", location=variable.at)
         return self.b.constant(np.array(numbers, np.int64))
 
     def _column(self, tensor: Tensor, name: str, axes: Sequence[str]) -> Tensor:

@@ -72,6 +72,12 @@ def column_of(values: Any, where: str = "") -> Column:
             return column_of(values, where)
     names: defaultdict[Name, int] = defaultdict(count().__next__)  # a new name takes the next code
     codes = np.fromiter(map(names.__getitem__, values), np.int64, len(values))
+    try:
+        "".join(n for n in names if isinstance(n, str)).encode()
+    except UnicodeEncodeError as error:
+        half = next(n for n in names if isinstance(n, str) and error.object[error.start] in n)
+        message = f"{half!r}{_of_row(half, values, where)} has half of a surrogate pair, which is no text"
+        raise InputError(message, "give names that UTF-8 can hold", code="E231") from None
     return Column(codes, list(names))
 
 
@@ -95,17 +101,21 @@ def _plain(values: Iterable[Any], kinds: set[type], where: str) -> list[Name]:
     return [ways[type(v)](v) for v in values]
 
 
+def _of_row(value: Any, values: Sequence[Any], where: str) -> str:
+    """Return where a value stands: the row, and the column."""
+    row = next((n for n, v in enumerate(values, 1) if v is value or v == value), None)
+    return ("" if row is None else f" in row {row:,}") + (f" of {where}" if where else "")
+
+
 def _no_name(value: Any, where: str, values: Sequence[Any]) -> InputError:
     """Return the error for a value that cannot be a name."""
-    row = next((n for n, v in enumerate(values, 1) if v is value or v == value), None)
-    at = "" if row is None else f" in row {row:,}"
-    place = f" of {where}" if where else ""
+    at = _of_row(value, values, where)
     missing = value is None or (value != value) is True or type(value).__name__ in ("NAType", "NaTType")
     if missing:
-        return InputError(f"a value is missing{at}{place}", "drop the rows that have no name", code="E774")
+        return InputError(f"a value is missing{at}", "drop the rows that have no name", code="E774")
     shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
     hint = "a name is text or a whole number; write str(value) for others"
-    return InputError(f"{shown}{at}{place} cannot be a name: it is of type {type(value).__name__}", hint, code="E775")
+    return InputError(f"{shown}{at} cannot be a name: it is of type {type(value).__name__}", hint, code="E775")
 
 
 def _ranks(places: Codes) -> Codes:

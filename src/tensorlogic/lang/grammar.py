@@ -8,13 +8,26 @@ from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import SourceLocation
+from ..diagnostics import SourceLocation, clean
 from ..errors import FormatError, expect
+from ..ir.untrusted_text import spot
 from .facts import TL_FACTS, Block, FactReader, FactSyntax
 from .statements import form
 from .syntax import Equation, Module, Number, Part, Statement, Tensor, children
 from .syntax_errors import unexpected
-from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, MAX_WORDS, TL, Dialect, Source, Token, plain_text, statements
+from .tokens import (
+    FUNCTIONS,
+    HALF,
+    MAX_NESTING,
+    MAX_TEXT,
+    MAX_WORDS,
+    TL,
+    Dialect,
+    Source,
+    Token,
+    plain_text,
+    statements,
+)
 from .tree_builder import Refused, Tree, refuse
 
 if TYPE_CHECKING:
@@ -87,6 +100,11 @@ def parse_dialect(
         raise FormatError(message, hint, code="E652", location=SourceLocation(file))
     text = plain_text(text)
     source = Source(text, file)
+    if not text.isascii() and (half := HALF.search(text)):
+        message = "the text has half of a surrogate pair, which is no text"
+        raise FormatError(
+            message, "write the file again as UTF-8", code="E231", **spot(clean(text), half.start(), file)
+        )
     facts = FactReader(source, syntax, functions)
     found: list[Statement | Block] = []
     for tokens in statements(source, dialect, functions, facts.take_run if bulk else None):

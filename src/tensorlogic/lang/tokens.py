@@ -305,16 +305,25 @@ def raise_stray(source: Source, place: SourceLocation, position: int) -> NoRetur
     source.fail(place, "E643", f"{name} is not part of the language", *hints)
 
 
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which is no text
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"', "'": "'"}
 
 
 def unquoted(raw: str) -> str:
-    r"""Return the text that a quoted string stands for; KeyError where an escape is unknown.
+    r"""Return the text that a quoted string stands for; KeyError where an escape is unknown, or half of a surrogate pair.
 
     >>> unquoted('"a\\tb"')
     'a\tb'
     """
     if "\\" not in raw:
         return raw[1:-1]
-    return _ESCAPE.sub(lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 5 else _ESCAPES[m[1]], raw[1:-1])
+    found = _ESCAPE.sub(lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 5 else _ESCAPES[m[1]], raw[1:-1])
+    if HALF.search(found) is None:
+        return found
+    whole = found.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "surrogatepass"
+    )  # halves of a pair are one character
+    if half := HALF.search(whole):
+        raise KeyError(f"u{ord(half[0]):04x}")
+    return whole

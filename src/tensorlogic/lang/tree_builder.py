@@ -111,6 +111,9 @@ class Tree:
         try:
             return s.Text(unquoted(parts[0].text), at=parts[0].at)
         except KeyError as unknown:
+            if len(unknown.args[0]) > 1:
+                message = f"a string has half of a surrogate pair, which is no text: \\{unknown.args[0]}"
+                refuse(parts[0], "E231", message, "write the character itself")
             hint = "write \\\\ for a backslash, and / in paths"
             refuse(parts[0], "E642", f"a string has an unknown escape: \\{unknown.args[0]}", hint)
 

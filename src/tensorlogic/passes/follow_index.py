@@ -224,7 +224,9 @@ def _resized_body(body: EinsumGraph, axes: Axes, size: int) -> EinsumGraph:
     found = _inside(body, axes)
     types = body.inference.types
     nodes: list[Node] = []
-    cut = {i: axes[n] for n, i in enumerate(body.inputs.values()) if n in axes}  # those that nothing reads are cut as well
+    cut = {
+        i: axes[n] for n, i in enumerate(body.inputs.values()) if n in axes
+    }  # those that nothing reads are cut as well
     for i, node in enumerate(body.nodes):
         op = node.op
         if isinstance(op, ops.Input) and i in cut:

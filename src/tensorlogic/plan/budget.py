@@ -96,10 +96,15 @@ def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int
     return piece if isinstance(piece, Slicing) else None
 
 
-def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
-    """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
+def check_budget(budget: object) -> None:
+    """Raise unless this is a number of bytes; what looks a plan up by its budget checks it first, as it may have no hash."""
     if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
         raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
+
+
+def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
+    """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
+    check_budget(budget)
     piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)

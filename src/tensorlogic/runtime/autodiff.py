@@ -67,6 +67,13 @@ class Gradients:
         budget: int | None,
     ) -> Outputs:
         """Run a graph and keep what its gradient needs; an output that the gradient reads is a read-only view."""
+        from ..plan.budget import check_budget
+        from .strategy import GradientStrategy
+
+        if strategy is not None:
+            expect(strategy, GradientStrategy, "strategy= is of GradientStrategy", "write GradientStrategy.KEEP")
+        if budget is not None:
+            check_budget(budget)
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
@@ -178,7 +185,6 @@ def split_gradient(
     from .strategy import GradientStrategy
 
     way = (GradientStrategy.KEEP if budget is None else GradientStrategy.BUDGETED) if strategy is None else strategy
-    expect(way, GradientStrategy, "strategy= is of GradientStrategy", "write GradientStrategy.KEEP")
     if (budget is not None) != (way is GradientStrategy.BUDGETED):
         raise InputError(
             "a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one",

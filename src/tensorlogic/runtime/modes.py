@@ -202,8 +202,8 @@ def forward(
 ) -> Outputs:
     """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says.
 
-    The inputs are not copied: they must not change before the backward run. An output that the gradient reads is
-    read-only: copy it to change it.
+    Inputs that the backward run reads are copied, so they may change before it. An output that the gradient reads is read-only: copy
+    it to change it.
     """
     strategy = executor.gradient if strategy is None and budget is None else strategy
     return _gradients(executor).forward(executor, graph, {} if inputs is None else inputs, wrt, strategy, budget)

@@ -113,7 +113,7 @@ class Programs:
         shapes = tuple([(v.shape, v.dtype) if type(v) is _ARRAY else (v.shape, type(v)) for v in values])
         key: Key = (graph, shapes, tuple(sorted(sizes.items())) if sizes else ())
         if budget is not None or donate:
-            key += (budget, donate)
+            key += (self._checked(budget), donate)
         program = self.store.get(self._key_for(key, calls) if calls else key)
         if graph.scores and (program is None or self.scores_unseen(graph)):
             self.look_at_scores(graph, zip(names, values, strict=True))
@@ -125,6 +125,15 @@ class Programs:
                     program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key, calls)
                     self.store.put(self._key_for(key, calls), program)
         return program
+
+    @staticmethod
+    def _checked(budget: int | None) -> int | None:
+        """Return a budget that is one: what it is looked up by must have a hash."""
+        if budget is not None:
+            from ..plan.budget import check_budget
+
+            check_budget(budget)
+        return budget
 
     def _key_for(self, key: Key, calls: int) -> Key:
         """Return the key of the program for so many calls: that of one in machine code, where they are known to take long.
@@ -145,14 +154,17 @@ class Programs:
         from ..lang.context import warn, wrong_score
 
         warned = self._warned.setdefault(hash(graph), set())
-        for name, value in values:
-            if name in graph.scores and name not in warned and (message := wrong_score(name, value)):
+        for name, given in values:
+            if name not in graph.scores or name in warned:
+                continue
+            value = given.astype("float32") if type(given) is _ARRAY and given.dtype.kind == "V" else given  # bfloat16
+            if message := wrong_score(name, value):
                 warned.add(name)
                 warn(f"{part}{message}; the logic computes with such numbers as they are", None)
 
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
-        key = self._type_key(graph, types, sizes, *(() if budget is None else (budget, ())))
+        key = self._type_key(graph, types, sizes, *(() if budget is None else (self._checked(budget), ())))
         program = self.store.peek(key)
         if program is not None:
             return program.plan
