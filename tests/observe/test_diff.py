@@ -104,3 +104,18 @@ def test_empty():
     assert found.rows == ()
     assert str(found).splitlines()[-1] == "0.000 ms before, 0.000 ms after: +0.000 ms; 0 new, 0 gone"
     assert json.loads(found.to_json()) == {"rows": []}
+
+
+def test_events_that_overlap_without_nesting_count_no_moment_twice():
+    events = [
+        tl.TraceEvent("enter", "step", 0, 20, 1),
+        tl.TraceEvent("step", "step", 18, 1018, 1),
+        tl.TraceEvent("work", "step", 100, 1000, 1),
+    ]
+    late = [
+        tl.TraceEvent("long", "step", 2000, 9000, 1),
+        tl.TraceEvent("beyond", "step", 5000, 12000, 1),
+        tl.TraceEvent("in", "step", 5000, 5500, 1),
+    ]
+    found = {row.name: row.self_ns for row in totals(tl.Trace([*events, *late]))}
+    assert found == {"enter": 18, "step": 100, "work": 900, "long": 3000, "beyond": 6500, "in": 500}

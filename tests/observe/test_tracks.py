@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -80,10 +82,23 @@ def collapsed(trace: Trace) -> str:
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)
 
 
+def latest(events: list[TraceEvent]) -> dict[int, int]:
+    own = {id(e): 0 for e in events}
+    moments = sorted({t for e in events for t in (e.start_ns, e.end_ns)})
+    for start, end in pairwise(moments):
+        under_way = [e for e in events if e.start_ns <= start and e.end_ns >= end]
+        if under_way:
+            own[id(under_way[-1])] += end - start
+    return own
+
+
 def sums(trace: Trace, by: Callable[[TraceEvent], Any], kind: str | None) -> dict[Any, list[int]]:
     found: dict[Any, list[int]] = {}
+    order, several = trace.events(), Counter(lane.thread for lane in lanes(trace))
     for lane in lanes(trace):
         own = {id(event): own for event, own in own_times(lane)}
+        if several[lane.thread] > 1:  # a moment belongs to the event that began last
+            own = latest([e for e in order if e.thread == lane.thread])
         path: list[Any] = []
         for event, _, depth in lane.events:
             del path[depth:]

@@ -13,7 +13,7 @@ from ..errors import InputError, expect, nearest
 from ..tables import counted, html_text, table
 from .columns import Groups, Names
 from .trace import Trace
-from .tracks import tracks
+from .tracks import self_times, tracks
 
 BY = ("operation", "device", "thread")
 NAME = 60  # characters of a name in print
@@ -162,9 +162,9 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     else:
         keys = [(k.name, k.kind) if by == "operation" else (k.device or "unknown", "") for k in events.kinds]
     row = np.array([names.number(key) for key in keys], np.intp)[of]
-    own, outermost = np.zeros_like(events.start), np.zeros(len(row), bool)
-    for track in tracks(trace, events):
-        own[track.row] = track.own()
+    each = tracks(trace, events)
+    own, outermost = self_times(trace, events, each), np.zeros(len(row), bool)
+    for track in each:
         outermost[track.row] = track.outermost(np.where(shown[track.kind], row[track.row], -1))
     rows = shown[events.kind]
     groups, took = Groups(row[rows], len(names)), (events.end - events.start)[rows]

@@ -61,11 +61,38 @@ def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
     return rows
 
 
-def self_times(trace: Trace, events: EventColumns) -> NDArray[Any]:
-    """Return, for each event, the nanoseconds it spent outside of those inside of it on its thread."""
+def self_times(trace: Trace, events: EventColumns, several: list[Track] | None = None) -> NDArray[Any]:
+    """Return, for each event, the nanoseconds it spent outside of those inside of it on its thread; ``several`` are its tracks.
+
+    Where events of a thread overlap without nesting, a moment belongs to the one that began last, so that no moment counts twice.
+    """
     own = np.zeros_like(events.start)
-    for track in tracks(trace, events):
-        own[track.row] = track.own()
+    threads: dict[int, list[Track]] = {}
+    for track in tracks(trace, events) if several is None else several:
+        threads.setdefault(track.thread, []).append(track)
+    for group in threads.values():
+        if len(group) == 1:
+            own[group[0].row] = group[0].own()
+        else:
+            rows = np.sort(np.concatenate([track.row for track in group]))
+            own[rows] = _latest(events.start[rows].tolist(), events.end[rows].tolist())
+    return own
+
+
+def _latest(starts: list[int], ends: list[int]) -> list[int]:
+    """Return, for events in order of their start, how long each was the one of those under way that began last."""
+    own, under_way, now = [0] * len(starts), list[int](), 0
+    for n, until in enumerate([*starts, max(ends)]):
+        while under_way and now < until:
+            last = under_way[-1]
+            if ends[last] <= now:
+                under_way.pop()
+                continue
+            at = min(ends[last], until)
+            own[last] += at - now
+            now = at
+        now = until
+        under_way.append(n)
     return own
 
 
