@@ -79,3 +79,10 @@ def test_every_kind_of_number_comes_back(kind: str) -> None:
     assert packed.dtype == np.uint8 and packed.shape == (packed_size(len(values), row.bits),)
     np.testing.assert_array_equal(unpack_numbers(packed, kind, len(values)), values)
     assert (kind in NARROW) == (row.bits < 8)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("value", [3.0, -448.0, np.nan, 0.0])
+def test_a_number_alone_is_coded_as_in_an_array(kind: str, value: float) -> None:
+    assert encode_float8(np.array(value), kind) == encode_float8(np.array([value]), kind)[0]
+    assert encode_float8(np.array(value), kind).shape == ()

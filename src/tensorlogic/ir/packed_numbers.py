@@ -137,7 +137,7 @@ def encode_float8(values: Array, kind: str) -> Array:
     code = np.searchsorted(middle, size).astype(np.uint8)
     tie = middle[np.minimum(code, len(middle) - 1)] == size
     code += tie & (code % 2 == 1)
-    code[np.isnan(wide)] = 0x7F
+    code = np.where(np.isnan(wide), np.uint8(0x7F), code)
     return np.asarray(code | (np.signbit(wide).astype(np.uint8) << 7), np.uint8)
 
 
