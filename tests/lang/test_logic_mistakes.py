@@ -153,7 +153,7 @@ def test_the_first_run_warns_of_scores_once(strategy, tmp_path):
             warnings.simplefilter("always")
             run()
         found = [str(w.message) for w in caught]
-        assert found == ["score -3.5 of 'p' at [1] is outside of 0 to 1 (1 are); the logic computes with such numbers as they are"] * fuzzy, road  # fmt: skip
+        assert found == ["score -3.5 of 'p' at [1] is outside of 0 to 1 (1 are); the logic takes such numbers as they are, or refuses them"] * fuzzy, road  # fmt: skip
         assert all(w.filename == __file__ for w in caught)
     executor.execute(graph, bad)  # a second warning would be an error here
 

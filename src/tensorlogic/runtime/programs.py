@@ -160,7 +160,7 @@ class Programs:
             value = given.astype("float32") if type(given) is _ARRAY and given.dtype.kind == "V" else given  # bfloat16
             if message := wrong_score(name, value):
                 warned.add(name)
-                warn(f"{part}{message}; the logic computes with such numbers as they are", None)
+                warn(f"{part}{message}; the logic takes such numbers as they are, or refuses them", None)
 
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
