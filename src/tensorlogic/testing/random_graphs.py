@@ -314,7 +314,7 @@ class Graphs:
             return _Value(b.unpack(b.constant(whole), kind, count))
         if self.dtype(x) not in ("float32", "float64"):
             return None
-        kind = self.pick(["int8", "uint8", "int16", "int32", *(k for k in PACKED)])
+        kind = self.pick(["int8", "uint8", "int16", "int32", *PACKED])
         how: dict[str, int] = self.pick([{}, {"axis": self.below(len(shape))}, {"group": 2}]) if shape else {}
         scales = (shape[how["axis"]],) if "axis" in how else (*shape[:-1], -(-shape[-1] // 2)) if how else ()
         scale = np.asarray(2.0 ** self.rng.integers(-3, 1, scales), "float32")
