@@ -358,6 +358,30 @@ def test_boolean_join_of_500() -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize(
+    "equation", ["xy,y->x", "x,xy->y", "xy,xy->x", "xy,xy->y", "xy,xy->", "xyz,y->x", "bxy,by->bx"]
+)
+@pytest.mark.parametrize("dtype", ["bool", "float32"])
+def test_truth_values_that_are_used_once_are_not_cast(
+    monkeypatch: pytest.MonkeyPatch, equation: str, dtype: str
+) -> None:
+    sizes = {"b": 3, "x": 1000, "y": 800, "z": 2}
+    rng = np.random.default_rng(5)
+    shapes = [[sizes[c] for c in part] for part in equation.split("->")[0].split(",")]
+    values = [rng.random(shape) < 0.02 for shape in shapes]
+    b = tl.GraphBuilder()
+    inputs = [b.input(f"x{n}", shape, dtype) for n, shape in enumerate(shapes)]
+    graph = b.build(y=b.einsum(equation, *inputs, algebra="boolean"))
+    given = {f"x{n}": v.astype(dtype) for n, v in enumerate(values)}
+    plan = tl.Executor().plan(graph, given)
+    casts = 0 if dtype == "bool" else sum(v.size for v in values)
+    assert casts <= plan.peak_bytes <= casts + 3 * contract.BLOCK  # 4 bytes for each truth value with BLAS
+    expected = np.einsum(equation, *[v.astype(np.float32) for v in values]) > 0
+    for block in (contract.BLOCK, 1000):
+        monkeypatch.setattr(contract, "BLOCK", block)
+        assert np.array_equal(tl.Executor().execute(graph, given)[0], expected)
+
+
 def test_boolean_takes_any_number_as_truth() -> None:
     x, y = np.array([[2.5, 0.0], [-1.0, np.nan]]), np.array([[0, 3], [0, 0]], np.int8)
     np.testing.assert_array_equal(_run("ij,jk->ik", [x, y], "boolean"), [[False, True], [False, True]])

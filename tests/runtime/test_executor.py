@@ -290,6 +290,30 @@ def test_a_narrower_dtype_is_advised_only_where_there_is_one(dtype: str, helps: 
     assert any("narrower" in hint for hint in caught.value.diagnostic.suggestions) is helps
 
 
+@pytest.mark.parametrize("where", ["executor", "context"])
+@pytest.mark.parametrize("loop", [False, True])
+def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str) -> None:
+    b, n = tl.GraphBuilder(), 300
+    x, y = b.input("x", (n, n), "bool"), b.input("y", (n, n), "bool")
+
+    def join(x: Any) -> Any:
+        return b.einsum("ij,jk->ik", x, y, algebra="boolean")
+
+    graph = b.build(z=b.fixpoint(join, x, combine="or") if loop else join(x))
+    values = dict(zip("xy", np.random.default_rng(3).random((2, n, n)) < 0.01, strict=True))
+    plain = tl.Executor()
+    assert plain.plan(graph, values).peak_bytes > 10 * n * n  # casts for BLAS
+    limit = 3 * n * n
+    limits: Any = (
+        {"memory_limit": limit} if where == "executor" else {"context": tl.ExecutionContext(memory_limit=limit)}
+    )
+    packed = tl.Executor(**limits)
+    assert packed.plan(graph, values).peak_bytes <= limit
+    assert np.array_equal(packed.execute(graph, values)["z"], plain.execute(graph, values)["z"])
+    with pytest.raises(tl.OutOfMemoryError, match="available"):
+        tl.Executor(memory_limit=n * n).execute(graph, values)
+
+
 def test_memory_inside_of_bodies_counts() -> None:
     def build(b: tl.GraphBuilder, x: Any) -> Any:
         return b.scan(lambda c, r: (c, b.sum(r + b.cast(b.iota(5_000_000), "float64"))), np.float64(0), x)[1]

@@ -288,11 +288,11 @@ def along_space(x: Array, labels: Labels, space: Labels) -> Array:
     return ordered.reshape([x.shape[labels.index(s)] if s in labels else 1 for s in space])
 
 
-def index_blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Cut an index space into blocks of at most BLOCK points, whole along the last axes."""
+def index_blocks(shape: Sequence[int], order: Sequence[int] | None = None) -> Iterator[tuple[slice, ...]]:
+    """Cut an index space into blocks of at most BLOCK points, whole along the last axes, or the last ones in an order."""
     steps = [1] * len(shape)
     room = BLOCK
-    for axis in range(len(shape) - 1, -1, -1):
+    for axis in reversed(range(len(shape)) if order is None else order):
         steps[axis] = max(1, min(shape[axis], room))
         room //= max(1, shape[axis])
     ranges = [[slice(a, min(a + step, n)) for a in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
@@ -327,6 +327,10 @@ def _blocked(
     reduced = tuple(range(len(output), len(space)))
     working = np.dtype("float32") if dtype == np.float16 else dtype
     reduce, merge, cast = _reducer(row, working), MERGE[row.reduce], caster(row, working)
+    order = list(range(len(space)))
+    if row.reduce == "any":  # in any order: blocks lie together in the largest factor
+        largest = max(owned, key=lambda own: _size(own, form.sizes))
+        order.sort(key=lambda axis: largest.index(space[axis]) if space[axis] in largest else -1)
 
     def contract(*operands: Array) -> Array:
         out = np.full(shape[: len(output)], row.zero, working)
@@ -336,7 +340,7 @@ def _blocked(
             along_space(cast(ready(x)).reshape([form.sizes[label] for label in own]), own, space)
             for x, ready, own in zip(operands, prepare, owned, strict=True)
         ]
-        for block in index_blocks(shape):
+        for block in index_blocks(shape, order):
             term = join_factors(row, [take_block(x, block) for x in parts])
             term = np.broadcast_to(term, [s.stop - s.start for s in block])
             value = reduce(term, reduced) if reduced or row.reduce == "noisy_or" else term

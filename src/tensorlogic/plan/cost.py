@@ -58,7 +58,9 @@ def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorT
     size = ITEMSIZE[result.dtype or "float64"]
     if form.kernel == "blocks":
         terms = 2 + (len(form.labels) > 2) if form.terms is None else form.terms  # this block and the one before
-        return _block_points(form) * max(size, 4) * terms
+        wide = 4 if result.dtype == "float16" else size
+        cast = sum(elements(t) * wide for t in args if t.dtype != result.dtype or wide != size)
+        return _block_points(form) * wide * terms + cast
     if form.kernel != "matmul":
         return 0
     wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
@@ -113,14 +115,19 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
         if not summed - alone:
             return Contraction(form, sizes, labels, "product")
         if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
+            left = tuple(x for x in form.output if x in a and x not in b)
+            right = tuple(x for x in form.output if x in b and x not in a)
+            vector = any(math.prod(sizes[x] for x in free) == 1 for free in (left, right))
+            # truth values are compared where they are, where BLAS would use each of its casts once only
+            once = vector and row.reduce == "any" and math.prod(sizes.values()) >= BLOCK
             return Contraction(
                 form,
                 sizes,
                 labels,
-                "matmul",
+                "blocks" if once else "matmul",
                 batch=tuple(x for x in form.output if x in a and x in b),
-                left=tuple(x for x in form.output if x in a and x not in b),
-                right=tuple(x for x in form.output if x in b and x not in a),
+                left=left,
+                right=right,
                 inner=tuple(x for x in a if x in summed and x in b),
             )
     return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))

@@ -30,6 +30,7 @@ MOST_BITS = 256  # nodes of one group on packed bits
 COSTLY = 10  # work per element from which a single function is worth a kernel
 KERNELS = 48  # different row kernels in one graph, those that do most; each takes about half a second to compile
 POINT = {"blocks": 3e-9, "matmul": 2.5e-11}  # seconds that NumPy takes for one point of an index space
+TRUTH = 1.5e-10  # the same for blocks of truth values
 GRADIENT = 4  # times what a contraction takes on NumPy, its gradient for one factor takes
 SHORT = 256  # elements of a row up to which rows are added up by BLAS, where there are not a few elements only
 ROUNDS = 16  # that a fixpoint is thought to take
@@ -204,9 +205,11 @@ def _form(r: Reading, i: int) -> Contraction:
     return form
 
 
-def _seconds(form: Contraction) -> float:
+def _seconds(r: Reading, i: int) -> float:
     """Return about how long NumPy takes for a contraction."""
-    return POINT.get(form.kernel, 0.0) * math.prod(form.sizes.values())
+    form = _form(r, i)
+    point = TRUTH if form.kernel == "blocks" and r.types[i][0].dtype == "bool" else POINT.get(form.kernel, 0.0)
+    return point * math.prod(form.sizes.values())
 
 
 def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[Fusable]:
@@ -217,7 +220,7 @@ def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -
         if not isinstance(op, ops.Einsum | ops.ContractVJP) or i in used:
             continue
         args, form = [r.types[a][0] for a in r.nodes[i].args], _form(r, i)
-        seconds = _seconds(form) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
+        seconds = _seconds(r, i) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
         if policy == "exact" and seconds < min(PAYS, PAYS_REORDERED):
             continue
         if isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, result):
@@ -241,7 +244,7 @@ def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
             continue
         body = read_graph(op.body)
         joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
-        seconds = ROUNDS * sum(_seconds(_form(body, n)) for n in joins)
+        seconds = ROUNDS * sum(_seconds(body, n) for n in joins)
         if (policy != "exact" or seconds >= PAYS) and facts.closes(op, [r.types[a][0] for a in r.nodes[i].args]):
             found.append(Fusable((i,), "fixpoint on packed bits", "fixpoint"))
     return found
@@ -250,7 +253,7 @@ def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
 def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -> list[Fusable]:
     """Return groups of two or more Boolean nodes that pack their operands once and unpack their results once."""
     joins = [i for i in r.live if isinstance(r.nodes[i].op, ops.Einsum) and r.types[i][0].dtype == "bool"]
-    if not joins or (policy == "exact" and sum(_seconds(_form(r, i)) for i in joins) < PAYS):
+    if not joins or (policy == "exact" and sum(_seconds(r, i) for i in joins) < PAYS):
         return []
     truths = {}  # nodes that read and make truth values only: the types they read, and the form of a contraction
     heavy: dict[int, float] = {}  # large joins, with seconds on NumPy
@@ -261,7 +264,7 @@ def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -
         form = _form(r, i) if isinstance(op, ops.Einsum) and len(args) in (1, 2) else None
         truths[i] = args, form
         if form is not None and isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, r.types[i][0]):
-            heavy[i] = _seconds(form)
+            heavy[i] = _seconds(r, i)
     if not heavy:
         return []
     able = {i for i, (args, form) in truths.items() if facts.runs_on_bits(r.nodes[i].op, args, r.types[i][0], form)}

@@ -334,7 +334,12 @@ class Programs:
             elif "in_place" in self.capabilities.features:
                 again = partial(again, threads=lambda: 1)
             plan = again(concrete)
-            return [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
+            plan = lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan
+            if facts is None or self._within_limits(plan):
+                return [plan]
+            # kernels with the same bits may take less memory: truth values packed, chains without results between
+            lean = self._candidates(concrete, donate, reorder=reorder, hot=True)[:1]
+            return [min(plan, *lean, key=lambda p: p.peak_bytes)]
         from ..plan.candidates import candidates
 
         room = None
@@ -409,7 +414,8 @@ class Programs:
         return (graph, tuple(shapes), given, *more)
 
     def _within_limits(self, plan: ExecutionPlan) -> bool:
-        room = available_memory() if self.memory_limit is None else self.memory_limit
+        given = [limit for limit in (self.memory_limit, self.context.memory_limit) if limit is not None]
+        room = min(given) if given else available_memory()
         return plan.peak_bytes <= room and (self.flops_limit is None or plan.flops <= self.flops_limit)
 
     def _check_limits(self, plan: ExecutionPlan) -> None:
