@@ -28,6 +28,7 @@ PAGES = (
     *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),
     "architecture.md",
     "reliability.md",
+    "errors.md",
     "benchmarks.md",
     "dependencies.md",
     "seed-map.md",

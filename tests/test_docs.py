@@ -53,7 +53,8 @@ def test_the_site_builds_without_warnings(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     pages = {page: page.read_text(encoding="utf-8") for page in out.rglob("*.html")}
-    assert {page.stem for page in PAGES} <= {page.stem for page in pages}
+    written = {page.stem for page in DOCS.rglob("*.md") if "_build" not in page.parts}
+    assert written <= {page.stem for page in pages}
     assert out / "tensorlogic" / "runtime" / "executor.html" in pages
     for page, text in pages.items():
         assert len(text) < 200_000, page

@@ -249,9 +249,19 @@ def test_gradients_keep_the_names_of_scores():
     b = tl.GraphBuilder()
     p, q = b.input("p", (2,)), b.input("q", (2,))
     loss = b.build(loss=b.sum(p * q)).with_scores(["p"])
-    for made in (tl.grad(loss), tl.value_and_grad(loss)):
+    gradient = tl.grad(loss)
+    clipped = tl.clip_by_norm(gradient, 1.0)
+    for made in (gradient, tl.value_and_grad(loss), clipped, tl.recompute(gradient, loss)):
         assert made.scores == {"p"}
         assert told(lambda made=made: tl.Executor().execute(made, wrong)) == ["score -3.5 of 'p' at [1]"]
+
+
+def test_tangents_keep_the_names_of_scores():
+    graph, right = scored()
+    ahead = tl.jvp(graph, ["p"])
+    assert ahead.scores == {"p", "q"}
+    given = {**right, "p": np.array([0.5, -3.5]), "t_p": np.array([7.0, -7.0])}
+    assert told(lambda: tl.Executor().execute(ahead, given)) == ["score -3.5 of 'p' at [1]"]
 
 
 def test_right_scores_and_those_of_no_rule_are_not_warned_of():

@@ -127,14 +127,24 @@ def test_all_breakpoints_on_a_step_count(manager, met):
 def test_values_are_checked_only_where_asked(manager, met, monkeypatch):
     from tensorlogic.observe import breakpoints
 
-    def refuse(value):
-        raise AssertionError("nobody asked")
-
-    monkeypatch.setattr(breakpoints, "count_bad", refuse)
+    checked = []
+    count_bad = breakpoints.count_bad
+    monkeypatch.setattr(breakpoints, "count_bad", lambda value: checked.append(value) or count_bad(value))
     manager.add_node_breakpoint(4)
     manager.add_numerical_issue_breakpoint().enabled = False
     execute(manager)
     assert [node for node, _ in met] == [4]
+    assert len(checked) == 1, "what is stopped at, and no other step"
+    assert (manager.hits[0].has_nan, manager.hits[0].has_inf) == (False, True)
+
+
+def test_a_predicate_sees_bad_values(manager, met):
+    manager.add_breakpoint(lambda hit: hit.has_inf and not hit.inherited)
+    execute(manager)
+    assert [node for node, _ in met] == [4]
+    nan = manager.add_breakpoint(lambda hit: hit.has_nan)
+    execute(manager, inputs={**INPUTS, "w": np.full((3, 2), np.nan)})
+    assert nan.hits == 5
 
 
 def test_a_predicate_sees_the_values(manager, met):
@@ -284,7 +294,7 @@ def talk(lines, graph=None, inputs=None, *, node=4):
 
 
 def test_every_command(golden):
-    lines = "help\nh n\nw\np\np 0,1\np [0, 0:1]\np 9,9\np x\nstats\nl\nb\nb %6\nb log\nb nan\nb time x\nb time 1e15\nd\nd 9\nd 4\n\njump\nn\nd 2\nd 3\nc\n"
+    lines = "help\nh n\nw\np\np 0,1\np [0, 0:1]\np 9,9\np x\nstats\nl\nb\nb %6\nb log\nb nan\nb time x\nb time\nb time 1e15\nd\nd 9\nd 4\n\njump\nn\nd 2\nd 3\nc\n"
     golden("debug_prompt.txt", talk(lines))
 
 
@@ -356,7 +366,7 @@ def test_a_run_that_may_stop_writes_over_nothing():
 def test_quit_gives_the_run_up(lines):
     with pytest.raises(tl.ExecutionError) as caught:
         talk(lines)
-    assert caught.value.diagnostic.message == "the run was stopped at node 4 (log), by breakpoint 1 (node %4)"
+    assert caught.value.diagnostic.message == "the run was stopped at node %4 (log), by breakpoint 1 (node %4)"
     assert caught.value.diagnostic.code == "E714"
     assert caught.value.diagnostic.location.file == __file__
 

@@ -2,6 +2,8 @@
 
 import inspect
 import itertools
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -141,4 +143,6 @@ def test_several_threads(tracer):
 
 
 def test_debug_is_at_hand():
-    assert tl.debug.ExecutionTracer is ExecutionTracer
+    code = "import tensorlogic as tl; print(tl.debug.ExecutionTracer.__name__)"  # where nothing imported it yet
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "ExecutionTracer\n"

@@ -194,6 +194,11 @@ def test_one_output_of_several_is_checked_by_name():
     assert GradientChecker().check(graph, at, of="right", custom=rule).passed
     assert not GradientChecker().check(graph, at, of="wrong", custom=rule).passed
     assert not GradientChecker().check(graph, at, custom=rule).passed
+    by_output = {"wrong": lambda t, g, y, x: g * 2}
+    assert GradientChecker().check(graph, at, of="right", custom=by_output).passed
+    assert not GradientChecker().check(graph, at, of="wrong", custom=by_output).passed
+    with pytest.raises(tl.InputError, match="custom= maps operations, outputs or nodes to functions, got 'exp'"):
+        GradientChecker().check(graph, at, custom="exp")
     with pytest.raises(tl.InputError, match="no output 'rihgt'"):
         GradientChecker().check(graph, at, of="rihgt")
     with pytest.raises(tl.InputError, match="takes no unrol="):

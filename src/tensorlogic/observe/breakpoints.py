@@ -32,7 +32,7 @@ class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
 
     ``frame`` is the run itself: ``hit.frame.values()`` are the values it holds, ``hit.frame.advance()`` runs one more step, and
     ``hit.frame.save(path)`` keeps it for later. ``has_nan`` and ``has_inf`` say what the results hold; a step that was handed such
-    values did not make them, and ``inherited`` is then true.
+    values did not make them, and ``inherited`` is then true (where a breakpoint on bad values, or a function, looks at every step).
 
     >>> print(BreakpointHit(3, "relu", elapsed_us=12.0))
     node %3: relu, 12.0 µs
@@ -186,7 +186,7 @@ class BreakpointManager(DebugHook):
         return self._add("time threshold", lambda hit: hit.elapsed_us > microseconds, f"over {microseconds:,} µs")
 
     def add_breakpoint(self, predicate: Callable[[BreakpointHit], bool], text: str = "") -> Breakpoint:
-        """Stop wherever a function of the hit says so; it sees the step's results as ``hit.values``."""
+        """Stop wherever a function of the hit says so; it sees the step's results as ``hit.values``, and ``hit.has_nan``."""
         hint = "write add_breakpoint(lambda hit: hit.values[0].max() > 1e3)"
         expect(predicate, Callable, "a breakpoint is a function of the hit", hint)  # type: ignore[arg-type]
         return self._add("predicate", predicate, text or getattr(predicate, "__name__", "").replace("<lambda>", ""))
@@ -253,7 +253,8 @@ class BreakpointManager(DebugHook):
                 match = point
         if match is None:
             return None
-        hit = msgspec.structs.replace(at, breakpoint=match)
+        nan, inf = _bad(at.values)  # of what is stopped at, whatever it is stopped for
+        hit = msgspec.structs.replace(at, breakpoint=match, has_nan=at.has_nan or nan, has_inf=at.has_inf or inf)
         with self._lock:
             self._paused[at.thread] = hit
             self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, frame=None))  # values are the run's
@@ -284,8 +285,7 @@ class BreakpointManager(DebugHook):
         if not self.enabled or not (self._points or self._stepping) or self._runs.busy:
             return
         step, run = plan.steps[event.step], self._runs.find(plan) or self._runs.enter(plan, body=False)
-        bad = [count_bad(v) for v in values] if self._looks_at_values() else []
-        has_nan, has_inf = any(nans for nans, _ in bad), any(infs for _, infs in bad)
+        has_nan, has_inf = _bad(values if self._looks_at_values() else ())
         inherited = not run.bad.isdisjoint(step.reads) or (bool(step.bodies) and run.found)
         hit = self._match(BreakpointHit(
             step.node, describe(step.op), event.duration_ns / 1e3, has_nan, has_inf, None, event.step, step, plan, values,
@@ -310,7 +310,7 @@ class BreakpointManager(DebugHook):
 
     def _looks_at_values(self) -> bool:
         """Tell whether some breakpoint asks for values to be looked at."""
-        return any(p.kind == NUMERICAL and p.enabled for p in self.breakpoints())
+        return any(p.kind in (NUMERICAL, "predicate") and p.enabled for p in self.breakpoints())
 
     def _prompts(self) -> bool:
         """Tell whether a hit opens a prompt."""
@@ -327,6 +327,12 @@ class BreakpointManager(DebugHook):
                 ask(self, hit, *self._streams)
         else:
             logger.warning("%s", hit)
+
+
+def _bad(values: Sequence[Any]) -> tuple[bool, bool]:
+    """Tell whether some value holds a NaN, and whether one holds an infinity."""
+    counts = [count_bad(v) for v in values]
+    return any(nans for nans, _ in counts), any(infs for _, infs in counts)
 
 
 def _read_nan(hit: BreakpointHit) -> bool:

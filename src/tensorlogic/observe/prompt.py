@@ -25,7 +25,7 @@ def ask(manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None
     prompt = _Prompt(manager, hit, *streams)
     prompt.cmdloop()
     if prompt.quits:
-        message = f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}"
+        message = f"the run was stopped at node %{hit.node_id} ({hit.operation}), by {hit.breakpoint}"
         hint = "go on with 'continue' instead, or take the breakpoint away"
         raise ExecutionError(message, hint, code="E714").at(None if hit.step is None else hit.step.location)
 
@@ -72,7 +72,7 @@ class _Prompt(cmd.Cmd):
         return True
 
     def do_next(self, _: str) -> bool:
-        """Run one step and stop again: next, n."""
+        """Run one step and stop again: next, n, s."""
         self.manager.step()
         return True
 
@@ -101,7 +101,8 @@ class _Prompt(cmd.Cmd):
                     self._say(np.asarray(value)[places])
         except (ValueError, IndexError) as error:
             known = f"; operands: {', '.join(self.hit.operands)}" if self.hit.operands else ""
-            self._say(f"cannot show that: {error}{known}")
+            why = f"{line.strip()!r} is no operand and no index" if isinstance(error, ValueError) else error
+            self._say(f"cannot show that: {why}{known}")
 
     def do_stats(self, _: str) -> None:
         """Show range, mean, deviation and bad values of what the step read and made: stats."""
@@ -109,7 +110,7 @@ class _Prompt(cmd.Cmd):
             self._say(f"reads {TensorStats.of(name, value)}")
         for n, value in enumerate(self.hit.values):
             name = f"%{self.hit.node_id}" + (f".{n}" if len(self.hit.values) > 1 else "")
-            self._say(TensorStats.of(name, value))
+            self._say(f"makes {TensorStats.of(name, value)}")
 
     def do_list(self, _: str) -> None:
         """Show the steps of the plan around this one: list, l."""
@@ -131,8 +132,8 @@ class _Prompt(cmd.Cmd):
                 self._say(self.manager.add_node_breakpoint(int(number)))
             elif word == "nan":
                 self._say(self.manager.add_numerical_issue_breakpoint())
-            elif word.startswith("time "):
-                self._say(self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time "))))
+            elif word.split()[0] == "time":
+                self._say(self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time"))))
             else:
                 self._say(self.manager.add_operation_breakpoint(word))
         except (ValueError, TensorLogicError):

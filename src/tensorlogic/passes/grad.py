@@ -90,7 +90,7 @@ def grad(
     """
     options = _options(graph, custom, straight_through, keep, unroll)
     t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options)
-    return _finished(t, graph, found)
+    return t.finish(found.items())
 
 
 def value_and_grad(
@@ -118,7 +118,7 @@ def value_and_grad(
     outputs = dict(t.outputs)
     for name, v in found.items():
         outputs[unused(name, outputs)] = v
-    return _finished(t, graph, outputs)
+    return t.finish(outputs.items())
 
 
 def vjp(
@@ -146,7 +146,7 @@ def vjp(
         error = DTypeError(message, SOFT, "or cast the output to a float dtype", code="E110")
         raise error.at(graph.nodes[i].location)
     t, found = _reverse(graph, wrt, seeds, options)
-    return _finished(t, graph, found)
+    return t.finish(found.items())
 
 
 def check(graph: EinsumGraph) -> None:
@@ -216,6 +216,7 @@ def _options(
 ) -> Options:
     """Check what the caller asked for."""
     check(graph)
+    expect(custom or {}, Mapping, "custom= maps operations, outputs or nodes to functions", 'write {"sin": rule}')
     by_name: dict[str, Custom] = {}
     by_node: dict[int, Custom] = {}
     words = {*OPS, *FUNCTIONS, *REDUCTIONS}
@@ -273,12 +274,6 @@ def _reverse(
             _explain(graph, name, [outputs[n] for n in seeds], options)
         found[unused(f"d_{name}", found)] = full_cotangent(t, g, x)
     return t, found
-
-
-def _finished(t: Tape, graph: EinsumGraph, outputs: Mapping[str, Value]) -> EinsumGraph:
-    """Return the graph of some outputs, whose inputs are truth values where those of the graph it came from are."""
-    result = t.finish(outputs.items())
-    return result.with_scores(graph.scores) if graph.scores else result
 
 
 def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Options) -> None:

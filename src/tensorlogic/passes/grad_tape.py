@@ -216,7 +216,7 @@ class Tape(TensorMethods[Value]):
         return None
 
     def finish(self, outputs: Iterable[tuple[str, Value]]) -> EinsumGraph:
-        """Return the graph of some outputs; inputs stay, because callers give them."""
+        """Return the graph of some outputs; inputs stay, because callers give them, and are truth values as they were."""
         wanted = [(name, v.node) for name, v in outputs]
         live = reachable(self.draft.nodes, [*self.given, *(i for _, i in wanted)])
         # inputs first, and in order: a body's inputs match operands by position
@@ -224,7 +224,8 @@ class Tape(TensorMethods[Value]):
         noted = self.source.inference.equalities if self.noted is None else self.noted
         older = [e._replace(node=self.place[e.node]) for e in noted if e.node < len(self.place)]
         known = Inference(tuple(self.draft.types), (*older, *self.draft.equalities))
-        return renumbered(self.draft.nodes, order, wanted, self.draft.constants, known)
+        result = renumbered(self.draft.nodes, order, wanted, self.draft.constants, known)
+        return result.with_scores(self.source.scores) if self.source.scores else result
 
 
 def may_be_float(kind: TensorType) -> bool:

@@ -192,7 +192,7 @@ def recomputed_graph(gradient: EinsumGraph, match: Match, saved_nodes: Collectio
                 args[n] = barriers[args[n]]
         place[i] = _add(result, nodes[i], args)
     outputs = [(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs]
-    return EinsumGraph(result, outputs, gradient.constants)
+    return EinsumGraph(result, outputs, gradient.constants, scores=gradient.scores)
 
 
 def rest_of_gradient(

@@ -144,6 +144,9 @@ class GradientChecker:
         wide = widened(graph)
         if of is not None:
             expect_known("the graph has no output", [of], wide.output_names, "E305")
+            if isinstance(custom := options.get("custom"), Mapping):  # nodes keep their numbers, other outputs go
+                ends = dict(wide.outputs)
+                options["custom"] = {ends.get(key, key): rule for key, rule in custom.items()}
             wide = EinsumGraph(wide.nodes, [output for output in wide.outputs if output[0] == of], wide.constants)
         # lists take the dtype that is declared, as in a run
         kinds = {name: wide.type_of(i).dtype for name, i in wide.inputs.items()}
