@@ -39,7 +39,7 @@ def test_cross_entropy_along_another_axis_and_its_gradient():
 def test_cross_entropy_of_probabilities_is_as_before():
     b = GraphBuilder()
     ex = tl.Executor()
-    for target in (np.eye(10)[LABELS], np.full(10, 0.1)):
+    for target in (np.eye(10)[LABELS], np.full((1, 10), 0.1)):
         loss = ex.execute(b.build(loss=b.cross_entropy(LOGITS, target)))[0]
         assert loss == pytest.approx(-(target * LOGS).sum(1).mean())
     assert tl.eager.cross_entropy(LOGITS, LABELS).numpy() == pytest.approx(EXPECTED)
@@ -60,10 +60,47 @@ def test_cross_entropy_refuses_unknown_numbers_of_axes(logits, labels):
         b.cross_entropy(b.input("logits", logits), b.input("labels", labels, "int64"))
 
 
-def test_a_target_that_could_be_both_is_refused():
+@pytest.mark.parametrize("labels", [LABELS.astype("float32"), LABELS > 3])
+def test_labels_that_are_no_integers_are_no_probabilities_of_every_row(labels):
+    b = GraphBuilder()  # there are as many rows as classes
+    with pytest.raises(ShapeError, match=r"a target (float32|bool)\[10\] does not fit logits \[10, 10\]") as caught:
+        b.cross_entropy(b.input("logits", (10, 10)), labels)
+    assert "b.cast(labels, 'int64'); where every row has the same probabilities write b.reshape(target, (1, 10))" in hint(caught)  # fmt: skip
+    with pytest.raises(ShapeError, match="does not fit logits"):
+        tl.eager.cross_entropy(LOGITS, labels)
+    graph = b.build(loss=b.cross_entropy(b.input("logits", (10, 10)), b.input("labels", (10,))))
+    with pytest.raises(DTypeError, match="must be integers"):
+        tl.Executor().execute(graph, {"logits": LOGITS, "labels": labels})
+    assert tl.Executor().execute(graph, {"logits": LOGITS, "labels": LABELS})[0] == pytest.approx(EXPECTED)
+
+
+def test_a_target_has_a_place_for_each_row():
+    for logits, target in (((2, 3), (5,)), ((2, 5, 3), (5,)), ((3,), (5, 3))):
+        with pytest.raises(ShapeError, match="does not fit logits"):
+            GraphBuilder().cross_entropy(np.zeros(logits), np.zeros(target, int))
+
+
+def test_labels_of_torch_are_integers():
+    torch = pytest.importorskip("torch")
+    logits, labels = torch.tensor(LOGITS), torch.tensor(LABELS)
+    assert tl.eager.cross_entropy(logits, labels).numpy() == pytest.approx(EXPECTED)
     b = GraphBuilder()
-    with pytest.raises(ShapeError, match=r"a target any\[3\] does not fit logits \[3, 3\]"):
-        b.cross_entropy(b.input("logits", (3, 3)), b.input("labels", (3,)))
+    assert tl.Executor().execute(b.build(loss=b.cross_entropy(logits, labels)))[0] == pytest.approx(EXPECTED)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", None])
+@pytest.mark.parametrize(("wrong", "said"), [(-1, "label -1 at [3]"), (-7, "label -7 at [3]"), (12, "index 12 at [3]")])
+def test_a_label_that_is_no_class_is_named_with_its_row(dtype, wrong, said):
+    b = GraphBuilder()
+    graph = b.build(loss=b.cross_entropy(b.input("logits", ("n", 10)), b.input("labels", ("n",), dtype)))
+    labels = LABELS.astype(dtype or "int64")
+    labels[3] = wrong
+    with pytest.raises(tl.ExecutionError, match="out of range for an axis of 10 elements") as caught:
+        tl.Executor().execute(graph, {"logits": LOGITS, "labels": labels})
+    assert said in caught.value.diagnostic.message
+    with pytest.raises(tl.ExecutionError) as caught:
+        tl.eager.cross_entropy(LOGITS, labels)
+    assert said in caught.value.diagnostic.message
 
 
 def test_a_transposed_input_is_told_to_transpose():

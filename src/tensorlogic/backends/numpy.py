@@ -15,7 +15,7 @@ from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
 from ..ir.type_rules import reduced_axes
-from ..ir.types import DTYPES, TensorType, normal_axis, plain_array
+from ..ir.types import DTYPES, TensorType, index_error, normal_axis, plain_array
 from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16, order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
@@ -308,8 +308,8 @@ def _places(x: Array, indices: Array, op: ops.Gather | ops.ScatterAdd) -> tuple[
 
 def _check_range(indices: Array, size: int, name: str) -> None:
     if indices.size and (int(indices.min()) < -size or int(indices.max()) >= size):
-        wrong = indices[(indices < -size) | (indices >= size)].flat[0]
-        raise IndexError(f"{name}: index {wrong} is out of range for an axis of {size} elements")
+        place = tuple(np.argwhere((indices < -size) | (indices >= size))[0])
+        raise index_error(name, int(indices[place]), place, size)
 
 
 def _gather(op: ops.Gather, args: tuple[TensorType, ...], result: TensorType) -> Kernel:

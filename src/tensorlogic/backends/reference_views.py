@@ -11,7 +11,7 @@ import numpy as np
 from ..ir import ops
 from ..ir.ops import Op
 from ..ir.packed_numbers import FLOAT8, KINDS, float8_table
-from ..ir.types import TensorType, normal_axis
+from ..ir.types import TensorType, index_error, normal_axis
 from .reference_values import Array, Definition, Index, fill, indices, wrap
 from .scalars import SCALARS
 
@@ -105,9 +105,10 @@ def _gathered(op: ops.Gather | ops.ScatterAdd, x: Array, indices: Array, index: 
     """Return the place in x that a gather reads, or a scatter writes, for one place of its result or updates."""
     axis = normal_axis(op.axis, x.ndim, op.name)
     inner = indices.ndim - op.batch
-    chosen = indices[(*index[: op.batch], *index[axis : axis + inner])].item()
+    place = (*index[: op.batch], *index[axis : axis + inner])
+    chosen = indices[place].item()
     if not -x.shape[axis] <= chosen < x.shape[axis]:
-        raise IndexError(f"{op.name}: index {chosen} is out of range for an axis of {x.shape[axis]} elements")
+        raise index_error(op.name, chosen, place, x.shape[axis])
     return (*index[:axis], chosen % x.shape[axis], *index[axis + inner :])
 
 

@@ -9,11 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import InputError, ShapeError
 from .methods import Axes, TensorMethods
-from .types import INTEGERS, normal_axis, plain_array
+from .tensor import TensorOperators
+from .types import BELOW_LABELS, INTEGERS, TensorShape, normal_axis, plain_array
 
 T = TypeVar("T")
-_MOST_CLASSES = 2**31  # more than there are, and its product with a label below 0 still fits an int64
-_NO_LABEL = -(2**62)  # no gather finds it
 
 
 class Losses(TensorMethods[T], Generic[T]):
@@ -77,7 +76,7 @@ class Losses(TensorMethods[T], Generic[T]):
     def cross_entropy(
         self, logits: Any, target: Any, axis: int = -1, *, weights: Any = None, smoothing: float = 0.0
     ) -> T:
-        """The mean of -sum(target * log_softmax(logits)); target holds probabilities, or integer labels on one axis less.
+        """The mean of -sum(target * log_softmax(logits)); target holds probabilities on the same axes, or integer labels on one axis less.
 
         Labels are from 0: others are refused, also where their weight is 0. ``smoothing`` is the share of each label that is spread evenly over all classes.
         """
@@ -96,38 +95,36 @@ class Losses(TensorMethods[T], Generic[T]):
             what = "logits" if shape is None else "target"
             hint = "declare shapes where they come from, such as b.input('logits', ('n', 10)) and b.input('labels', ('n',), 'int64')"
             raise ShapeError(f"cross_entropy: the number of axes of the {what} is not known", hint, code="E001")
-        if len(given) > len(shape):
-            return self.sum(self.multiply(target, logs), axis)
         at = normal_axis(axis, len(shape), "cross_entropy")
+        classes, kept = shape[at], (*shape[:at], *shape[at + 1 :])
         if len(given) == len(shape):
             # one place spread over all classes would be another number, not a probability of each
-            if given[at] == 1 != shape[at]:
+            if given[at] == 1 != classes:
                 kept = (*given[:at], *given[at + 1 :])
                 hint = f"for integer labels write b.reshape(target, {kept!r}), else give a probability for each class"
                 message = f"cross_entropy: a target {given} has one place for the classes of logits {shape}"
                 raise ShapeError(message, hint, code="E001")
             return self.sum(self.multiply(target, logs), axis)
-        dtype = target.dtype if hasattr(target, "dtype") else plain_array(target).dtype
-        integers, unknown = str(dtype) in INTEGERS, dtype is None
-        labels = integers or (unknown and given == (*shape[:at], *shape[at + 1 :]))
-        spread = not integers and given == shape[len(shape) - len(given) :]  # the same probabilities everywhere
-        if labels == spread or (labels and len(given) != len(shape) - 1):
-            hint = "give integer labels without the axis of the classes, or probabilities of the shape of the logits"
-            raise ShapeError(
-                f"cross_entropy: a target {dtype or 'any'}{given} does not fit logits {shape}", hint, code="E001"
-            )
-        if spread:
-            return self.sum(self.multiply(target, logs), axis)
+        target = target if isinstance(target, TensorOperators) else plain_array(target)
+        dtype = None if target.dtype is None else str(target.dtype)
+        both = len(given) == len(kept) and all(isinstance(n, int) for n in (*given, *kept))
+        if len(given) != len(kept) or (dtype is not None and dtype not in INTEGERS) or (both and given != kept):
+            hints = [f"give integer labels {TensorShape(kept)}, or probabilities of the shape of the logits"]
+            if given == kept:
+                hints.append("cast labels that are written as floats: b.cast(labels, 'int64')")
+            if given == shape[len(shape) - len(given) :]:
+                same = (*(1 for _ in shape[: len(shape) - len(given)]), *given)
+                hints.append(f"where every row has the same probabilities write b.reshape(target, {same!r})")
+            message = f"cross_entropy: a target {dtype or 'any'}{given} does not fit logits {shape}"
+            raise ShapeError(message, *hints, code="E001")
         order = [a for a in range(len(shape)) if a != at]
         # a gather counts labels below 0 from the end: they become numbers that it refuses
-        if unknown:
-            found = self.gather(self.iota(shape[at]), target, 0)
-            target = self.where(self.equal(found, target), found, _NO_LABEL)
-        elif not str(dtype).startswith("u"):
-            target = target if str(dtype) == "int64" else self.cast(target, "int64")
-            classes = shape[at]
-            beyond = classes + 1 if isinstance(classes, int) else _MOST_CLASSES
-            target = self.minimum(target, self.multiply(target, beyond))
+        if dtype is None:
+            found = self.gather(self.iota(classes), target, 0)
+            target = self.where(self.equal(found, target), found, self.add(self.cast(target, "int64"), BELOW_LABELS))
+        elif not dtype.startswith("u"):
+            target = target if dtype == "int64" else self.cast(target, "int64")
+            target = self.where(self.less(target, 0), self.add(target, BELOW_LABELS), target)
         return self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))
 
     def hinge(self, scores: Any, target: Any, *, margin: float = 1.0, weights: Any = None) -> T:

@@ -234,6 +234,8 @@ def dims(t: TensorType) -> tuple[int, ...]:
 Types = Sequence[TensorType]
 Results = tuple[TensorType, ...]
 MAX_RANK = 64  # NumPy's own limit
+# what a cross entropy adds to labels below 0: a gather refuses them, and an int32 still holds them
+BELOW_LABELS = -(2**30)
 
 
 class Equality(NamedTuple):
@@ -320,3 +322,15 @@ def is_in_order(layout: Layout) -> bool:
     """Tell whether elements lie one after another; axes of size 1 do not matter, nor do arrays without elements."""
     wide = [(n, s) for n, s in zip(*layout, strict=True) if n != 1]
     return 0 in layout.shape or [s for _, s in wide] == list(in_order([n for n, _ in wide]).strides)
+
+
+def index_error(name: str, index: int, place: Sequence[int], size: int) -> IndexError:
+    """Return the error of an index that an axis of some size does not have, and of the place where it stands.
+
+    >>> index_error("gather", 3, [1], 3), index_error("gather", BELOW_LABELS - 1, [1], 3)
+    (IndexError('gather: index 3 at [1] is out of range for an axis of 3 elements'), IndexError('gather: label -1 at [1] is out of range for an axis of 3 elements'))
+    """
+    label = index < BELOW_LABELS // 2
+    what = f"label {index - BELOW_LABELS}" if label else f"index {index}"
+    at = f" at {[int(n) for n in place]}" if len(place) else ""
+    return IndexError(f"{name}: {what}{at} is out of range for an axis of {size} elements")
