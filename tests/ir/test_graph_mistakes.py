@@ -89,7 +89,14 @@ def test_labels_of_torch_are_integers():
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int8", None])
-@pytest.mark.parametrize(("wrong", "said"), [(-1, "label -1 at [3]"), (-7, "label -7 at [3]"), (12, "index 12 at [3]")])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (-1, "label -1 is out of range for an axis of 10 elements, at [3]"),
+        (-7, "label -7 is out of range for an axis of 10 elements, at [3]"),
+        (12, "index 12 is out of range for an axis of 10 elements, at [3]"),
+    ],
+)
 def test_a_label_that_is_no_class_is_named_with_its_row(dtype, wrong, said):
     b = GraphBuilder()
     graph = b.build(loss=b.cross_entropy(b.input("logits", ("n", 10)), b.input("labels", ("n",), dtype)))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, ShapeError, TensorLogicError, nearest
 from .sizes import Dim, dim, integer
 
@@ -49,7 +50,7 @@ class TensorShape(tuple[Dim, ...]):
         try:
             each = iter(dims)
         except TypeError:
-            message = f"a shape must be a sequence of sizes, got {dims!r}"
+            message = f"a shape must be a sequence of sizes, got {value_text(dims)}"
             raise ShapeError(message, f"write ({dims!r},)", code="E301") from None
         return super().__new__(cls, [d if type(d) is int and 0 <= d < 1 << 63 else dim(d) for d in each])
 
@@ -294,7 +295,7 @@ def normal_axis(axis: int, rank: int, what: str) -> int:
     axis = integer(axis, f"{what}: an axis")
     if not -rank <= axis < rank:
         hint = f"use {-rank} to {rank - 1}" if rank else "a scalar has no axes"
-        raise ShapeError(f"{what}: there is no axis {axis} in a tensor of {rank} axes", hint, code="E005")
+        raise ShapeError(f"{what}: there is no axis {value_text(axis)} in a tensor of {rank} axes", hint, code="E005")
     return axis % rank
 
 
@@ -328,9 +329,9 @@ def index_error(name: str, index: int, place: Sequence[int], size: int) -> Index
     """Return the error of an index that an axis of some size does not have, and of the place where it stands.
 
     >>> index_error("gather", 3, [1], 3), index_error("gather", BELOW_LABELS - 1, [1], 3)
-    (IndexError('gather: index 3 at [1] is out of range for an axis of 3 elements'), IndexError('gather: label -1 at [1] is out of range for an axis of 3 elements'))
+    (IndexError('gather: index 3 is out of range for an axis of 3 elements, at [1]'), IndexError('gather: label -1 is out of range for an axis of 3 elements, at [1]'))
     """
     label = index < BELOW_LABELS // 2
     what = f"label {index - BELOW_LABELS}" if label else f"index {index}"
-    at = f" at {[int(n) for n in place]}" if len(place) else ""
-    return IndexError(f"{name}: {what}{at} is out of range for an axis of {size} elements")
+    at = f", at {[int(n) for n in place]}" if len(place) else ""
+    return IndexError(f"{name}: {what} is out of range for an axis of {size} elements{at}")
