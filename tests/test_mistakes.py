@@ -372,3 +372,46 @@ def test_columns_of_a_frame():
         fitted(pandas.DataFrame({"x_0": DATA["t"], "x_2": DATA["t"], "t": DATA["t"]}))
     with pytest.raises(tl.FormatError, match=r"pandas.factorize\(frame\['t'\]\)"):
         fitted(pandas.DataFrame({"x_0": DATA["t"], "x_1": DATA["t"], "t": ["a"] * 8}))
+
+
+HUGE = 10**5000  # Python refuses to write it out
+
+
+def n_by_n():
+    b = tl.GraphBuilder()
+    return b.build(y=b.relu(b.input("x", ("n", "n"))))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tl.GraphBuilder().input("x", (HUGE,)),
+        lambda: tl.GraphBuilder().iota(-HUGE),
+        lambda: tl.GraphBuilder().sum(np.ones(3), axis=HUGE),
+        lambda: tl.GraphBuilder().top_k(np.ones(3), HUGE),
+        lambda: tl.GraphBuilder().input("x", (3,))[HUGE],
+        lambda: EX.plan(n_by_n(), sizes={"n": HUGE}),
+        lambda: tl.with_sizes(n_by_n(), {"n": -HUGE}),
+        lambda: tl.Executor(memory_limit=-HUGE),
+        lambda: tl.Executor(flops_limit=-HUGE),
+        lambda: tl.Executor(threads=-HUGE),
+        lambda: tl.CompilerContext({"D": HUGE}),
+        lambda: tl.pred("p", HUGE),
+        lambda: tl.MemoryPool(-HUGE),
+        lambda: tl.MemoryPool().allocate((HUGE,), "float32"),
+        lambda: tl.CompilationCache(-HUGE),
+        lambda: tl.TrainerConfig(batch_size=-HUGE),
+        lambda: tl.optim.adam(HUGE),
+        lambda: tl.StreamingMode.FixedChunk(-HUGE),
+        lambda: tl.ExecutionContext(timeout=-HUGE),
+    ],
+)
+def test_numbers_too_long_to_write(call):
+    with pytest.raises(tl.TensorLogicError, match=r"about -?1e5000"):
+        call()
+
+
+def test_limits_without_end():
+    context = tl.ExecutionContext(timeout=HUGE)
+    executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=HUGE, context=context)
+    assert executor.execute(n_by_n(), {"x": -np.eye(2)}, budget=HUGE)["y"].max() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -365,13 +366,27 @@ class NodeExecutionDiagnostic:
         return _finding(Severity.ERROR, "E004", f"Node {node} ({operation}) failed: {reason}", context)
 
 
+def value_text(value: object) -> str:
+    """Write a value as Python does, but an integer of more digits than Python writes by its size.
+
+    >>> value_text("n"), value_text(-(10**5000))
+    ("'n'", 'about -1e5000')
+    """
+    try:
+        return repr(value)
+    except ValueError:
+        if not isinstance(value, int):
+            return f"a {type(value).__name__} with a very long integer"
+        return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"
+
+
 def bytes_text(count: int | float) -> str:
     """Write a number of bytes for people.
 
     >>> bytes_text(512), bytes_text(3 * 2**20)
     ('512 B', '3.0 MiB')
     """
-    size = float(count)
+    size = float(min(count, 1e300))  # a whole number may be more than a float holds
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}"

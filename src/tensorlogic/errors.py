@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import msgspec
 
-from .diagnostics import Diagnostic, Severity, SourceLocation, caller
+from .diagnostics import Diagnostic, Severity, SourceLocation, caller, value_text
 
 
 class TensorLogicError(Exception):
@@ -257,7 +257,7 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
     a name is text, got 3
     """
     if not isinstance(value, kind):
-        text = repr(value)
+        text = value_text(value)
         shown = type(value).__name__ if len(text) > 60 or "\n" in text else text
         shown = f"the class {value.__name__}" if isinstance(value, type) else shown
         raise InputError(f"{what}, got {shown}", *hints, code="E301")
@@ -273,7 +273,9 @@ def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
     threads must be a whole number of at least 1, got 0
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", *hints, code="E310")
+        raise InputError(
+            f"{name} must be a whole number of at least {least}, got {value_text(value)}", *hints, code="E310"
+        )
 
 
 def expect_known(

@@ -36,6 +36,20 @@ def test_other_arrays_are_no_domain(given):
     assert caught.value.diagnostic.code == "E301"
 
 
+@pytest.mark.parametrize("library", ["torch", "jax.numpy"])
+def test_a_domain_may_be_an_array_of_another_library(library):
+    module = pytest.importorskip(library)
+    numbers = module.arange(3)
+    context = tl.CompilerContext({"P": numbers})
+    assert context.names("P") == ("0", "1", "2")
+    assert tl.show(np.array([True, False, True]), numbers) == tl.show(np.array([True, False, True]), ["0", "1", "2"])
+    for wrong in (module.ones((2, 2)), module.ones(2)):
+        with pytest.raises(GraphError, match="domain 'P' is a size or a list of names, got"):
+            tl.CompilerContext({"P": wrong})
+    with pytest.raises(InputError, match="a domain is a size or a list of names"):
+        tl.show(np.eye(2), module.ones((2, 2)))
+
+
 @pytest.mark.parametrize("given", [{"P", "Q"}, frozenset({"P", "Q"})])
 def test_a_set_is_no_signature(given):
     with pytest.raises(GraphError, match="'s' are a set, whose elements have no order") as caught:

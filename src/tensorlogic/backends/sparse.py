@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import DTypeError, OutOfMemoryError, ShapeError, expect
 from ..ir.types import plain_array
 from ..plan.memory import available_memory
@@ -358,7 +358,7 @@ def _make(
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Iterable) else None
     if sizes is None or not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
-        raise ShapeError(f"a shape is a tuple of sizes, got {shape!r}", "write (3, 4)", code="E440")
+        raise ShapeError(f"a shape is a tuple of sizes, got {value_text(shape)}", "write (3, 4)", code="E440")
     return tuple(map(int, sizes))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..diagnostics import SourceLocation, caller
+from ..diagnostics import SourceLocation, caller, value_text
 from ..errors import GraphError, ShapeError, expect, expect_known, nearest
 from . import ops
 from .check import check_structure
@@ -64,7 +64,9 @@ class GraphBuilder(Layers[Tensor]):
             raise GraphError(f"an input needs a name, got {name!r}", code="E301")
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
             hint = f"write {_tuple_text(shape)}"
-            raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", hint, code="E301")
+            raise GraphError(
+                f"the shape of input {name!r} must be a sequence, got {value_text(shape)}", hint, code="E301"
+            )
         sizes = None
         if shape is not None:
             word = re.sub(r"\W", "_", name)
@@ -199,7 +201,9 @@ class GraphBuilder(Layers[Tensor]):
                 if isinstance(x, str) and x.isidentifier()
                 else []
             )
-            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", *hints, code="E301")
+            raise GraphError(
+                f"an operand must be a tensor, an array or a number, got {value_text(x)}", *hints, code="E301"
+            )
         return self.constant(x).node
 
     def _capture(self, x: Tensor, scope: GraphDraft) -> int:

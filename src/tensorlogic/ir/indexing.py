@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import ShapeError
 from .sizes import Dim, add, dim, floordiv, integer, sub
 
@@ -17,7 +18,7 @@ def index_range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
             raise _no_index(key, axis)
         place = _part(key, key, axis)
         if isinstance(size, int) and not -size <= place < size:
-            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E010")
+            raise ShapeError(f"index {value_text(place)} is out of range for axis {axis} of size {size}", code="E010")
         return (place if place >= 0 else add(size, place), 1, 1)
     low, high, step = (_part(p, key, axis) for p in (key.start, key.stop, 1 if key.step is None else key.step))
     if isinstance(step, str):

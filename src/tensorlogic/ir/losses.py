@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
+from ..diagnostics import value_text
 from ..errors import InputError, ShapeError
 from .methods import Axes, TensorMethods
 from .tensor import TensorOperators
@@ -159,4 +160,4 @@ def _smoothed(build: Losses[T], target: Any, smoothing: float, classes: int) -> 
 
 def _share(what: str, value: float) -> None:
     if not 0 <= value < 1:
-        raise InputError(f"{what} is a share from 0 up to 1, got {value!r}", "write 0.1", code="E846")
+        raise InputError(f"{what} is a share from 0 up to 1, got {value_text(value)}", "write 0.1", code="E846")

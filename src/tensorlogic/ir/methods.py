@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
@@ -371,7 +372,7 @@ def _matmul_spec(left: int, right: int) -> str:
 def _sequence(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         hint = "write a tuple or a list, such as (3,)"
-        raise ShapeError(f"{what} must be a sequence, got {value!r}", hint, code="E301")
+        raise ShapeError(f"{what} must be a sequence, got {value_text(value)}", hint, code="E301")
     return value
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect
 from .quantized import QuantizationGranularity, QuantizationType
 
@@ -103,7 +104,9 @@ class QuantizationConfig(msgspec.Struct, frozen=True):
         for name, most in (("percentile", 100.0), ("momentum", 1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-                raise InputError(f"{name}= is a number above 0 and up to {most:g}, got {value!r}", code="E324")
+                raise InputError(
+                    f"{name}= is a number above 0 and up to {most:g}, got {value_text(value)}", code="E324"
+                )
         if self.activations not in (None, ActivationMode.WEIGHT_ONLY) and not self.sums_whole_numbers:
             why = (
                 "floats of 8 bits"

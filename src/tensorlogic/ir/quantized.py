@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, InputError, ShapeError, expect, expect_whole
 from .ops import Dequantize, Quantize
 from .packed_numbers import KINDS, NumberKind, pack_numbers, unpack_numbers
@@ -86,7 +87,7 @@ class QuantizationGranularity(msgspec.Struct, frozen=True):
 def _per_channel(axis: int | None = None) -> QuantizationGranularity:
     """Return the granularity of one scale for each slice along an axis."""
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-        raise InputError(f"an axis is a whole number, got {axis!r}", "write PER_CHANNEL(0)", code="E310")
+        raise InputError(f"an axis is a whole number, got {value_text(axis)}", "write PER_CHANNEL(0)", code="E310")
     return QuantizationGranularity("channel", axis)
 
 

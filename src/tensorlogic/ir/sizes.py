@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 
+from ..diagnostics import value_text
 from ..errors import ShapeError
 
 Dim = int | str
@@ -36,7 +37,7 @@ def dim(value: object) -> Dim:
         size = integer(value, "a size", "or a name ")
     if not 0 <= size <= _LARGEST:
         hints = ["a size that is not known yet has a name: ('n', 3)"] if size < 0 else []
-        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", *hints, code="E118")
+        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {value_text(size)}", *hints, code="E118")
     return size
 
 
@@ -50,7 +51,9 @@ def integer(value: object, what: str, otherwise: str = "") -> int:
         return int(operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         message = f"{what} must be an integer {otherwise}".rstrip()
-        raise ShapeError(f"{message}, got {value!r}", "write a whole number, such as 1", code="E301") from None
+        raise ShapeError(
+            f"{message}, got {value_text(value)}", "write a whole number, such as 1", code="E301"
+        ) from None
 
 
 def add(a: Dim, b: Dim) -> Dim:

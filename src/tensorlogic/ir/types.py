@@ -51,7 +51,7 @@ class TensorShape(tuple[Dim, ...]):
             each = iter(dims)
         except TypeError:
             message = f"a shape must be a sequence of sizes, got {value_text(dims)}"
-            raise ShapeError(message, f"write ({dims!r},)", code="E301") from None
+            raise ShapeError(message, f"write ({value_text(dims)},)", code="E301") from None
         return super().__new__(cls, [d if type(d) is int and 0 <= d < 1 << 63 else dim(d) for d in each])
 
     @classmethod

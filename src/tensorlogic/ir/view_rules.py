@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, GraphError, ShapeError, nearest
 from . import ops
 from .ops import Op
@@ -203,7 +204,7 @@ def _top_k(op: ops.TopK, args: Types, scope: Scope) -> Results:
     axis = normal_axis(op.axis, len(args[0].shape), "top_k")
     size = args[0].shape[axis]
     if op.k < 0 or (isinstance(size, int) and op.k > size):
-        raise ShapeError(f"top_k asks for {op.k} of {size} elements along axis {axis}", code="E018")
+        raise ShapeError(f"top_k asks for {value_text(op.k)} of {size} elements along axis {axis}", code="E018")
     shape = TensorShape([*args[0].shape[:axis], op.k, *args[0].shape[axis + 1 :]])
     return (TensorType(shape, dtype),)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import GraphError
 from .expr import Term, TLExpr, as_expr, as_scalar, as_term, binary
 
@@ -45,7 +46,7 @@ def constant(value: float | bool | int) -> TLExpr:
     number = as_scalar(value)
     if number is None:
         hint = "names of a domain stand in predicates: tl.pred('likes', x, 'bob')"
-        raise GraphError(f"a constant is a number or a truth value, got {value!r}", hint, code="E301")
+        raise GraphError(f"a constant is a number or a truth value, got {value_text(value)}", hint, code="E301")
     return TLExpr("constant", value=number)
 
 

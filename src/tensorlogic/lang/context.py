@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..diagnostics import SourceLocation, caller
+from ..diagnostics import SourceLocation, caller, value_text
 from ..errors import GraphError, InputError, expect, nearest
 from ..ir.graph import EinsumGraph
-from ..ir.types import number_array
+from ..ir.types import number_array, plain_array
 
 
 class LogicWarning(UserWarning):
@@ -69,21 +69,24 @@ class CompilerContext:
         self.domains: dict[str, int | tuple[str, ...]] = {}
         if not isinstance(domains, Mapping):
             raise GraphError(f"domains are a mapping of names to sizes or names, got {domains!r}", code="E301")
-        for name, given in domains.items():
+        for name, value in domains.items():
+            given: Any = value
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
-            refused = GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
+            refused = GraphError(f"domain {name!r} is a size or a list of names, got {value_text(given)}", code="E301")
+            if hasattr(given, "__array__") and (array := plain_array(given)).dtype.kind != "O":
+                given = array  # of another library, whose elements may print as tensor(0)
             odd = isinstance(given, np.ndarray) and given.dtype.kind not in "iuUSOT"
             if odd or isinstance(given, str | bytes | bool):
                 raise refused
             if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
                 try:
-                    size = operator.index(given)  # type: ignore[arg-type]
+                    size = operator.index(given)
                 except TypeError:
                     raise refused from None
-                if size < 0:
-                    raise GraphError(f"domain {name!r} cannot have {size} elements", code="E310")
+                if not 0 <= size < 2**63:
+                    raise GraphError(f"domain {name!r} cannot have {value_text(size)} elements", code="E310")
                 self.domains[name] = size
                 continue
             if getattr(given, "ndim", 1) != 1:

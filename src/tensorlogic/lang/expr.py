@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import force_setattr
 
-from ..diagnostics import SourceLocation, caller
+from ..diagnostics import SourceLocation, caller, value_text
 from ..errors import GraphError
 
 CONNECTIVES = ("and", "or", "imply", "iff", "xor")
@@ -52,11 +52,11 @@ class Term(NamedTuple):
         if isinstance(value, str):
             return cls(str(value), False)
         try:
-            if not isinstance(value, bool | np.bool_):
-                return cls(operator.index(value), False)
+            if not isinstance(value, bool | np.bool_) and (number := operator.index(value)).bit_length() < 4096:
+                return cls(number, False)
         except TypeError:
             pass  # said below
-        message = f"an argument of a predicate is a variable, a name or a number, got {value!r}"
+        message = f"an argument of a predicate is a variable, a name or a number, got {value_text(value)}"
         raise GraphError(message, "make variables with tl.variables('x y')", code="E301")
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, ShapeError, expect_whole
 from ..ir.types import number_array
 from ..tables import html_table, table
@@ -123,9 +124,11 @@ def _in_order(domain: Any) -> Names:
         raise InputError("a domain is a set, whose elements have no order", hint, code="E605")
     if isinstance(domain, int | np.integer) and not isinstance(domain, bool):
         return int(domain)
-    if isinstance(domain, str | bytes | bool) or not isinstance(domain, Iterable) or getattr(domain, "ndim", 1) == 0:
+    if isinstance(domain, str | bytes | bool) or not isinstance(domain, Iterable) or getattr(domain, "ndim", 1) != 1:
         hint = 'write show(answer, ["alice", "bob"]), or show(answer, 2)'
-        raise InputError(f"a domain is a size or a list of names, got {domain!r}", hint, code="E301")
+        raise InputError(f"a domain is a size or a list of names, got {value_text(domain)}", hint, code="E301")
+    if hasattr(domain, "tolist"):  # an array, whose elements may print as tensor(0)
+        domain = domain.tolist()
     return domain if isinstance(domain, Sequence) else list(domain)
 
 

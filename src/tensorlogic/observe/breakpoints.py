@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import msgspec
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, value_text
 from ..errors import InputError, expect
 from ..events import RunRecord, StepEvent, running
 from ..plan.build import ExecutionPlan, Step
@@ -182,7 +182,9 @@ class BreakpointManager(DebugHook):
     def add_time_threshold_breakpoint(self, microseconds: float) -> Breakpoint:
         """Stop after a step that took longer than this."""
         if not isinstance(microseconds, int | float) or not microseconds >= 0:
-            raise InputError(f"a time is a number of microseconds, 0 or more, got {microseconds!r}", code="E727")
+            raise InputError(
+                f"a time is a number of microseconds, 0 or more, got {value_text(microseconds)}", code="E727"
+            )
         return self._add("time threshold", lambda hit: hit.elapsed_us > microseconds, f"over {microseconds:,} µs")
 
     def add_breakpoint(self, predicate: Callable[[BreakpointHit], bool], text: str = "") -> Breakpoint:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import FormatError, InputError, expect
 from ..plan.machine import host
 from ..tables import html_text, table
@@ -198,7 +198,7 @@ def check_threshold(threshold: float) -> None:
     """Refuse a threshold that would call every difference a regression, or none."""
     if not 1 <= threshold < math.inf:
         hint = "write 1.10 for 10% slower"
-        raise InputError(f"a threshold is a ratio of at least 1, got {threshold}", hint, code="E728")
+        raise InputError(f"a threshold is a ratio of at least 1, got {value_text(threshold)}", hint, code="E728")
 
 
 def ratio_interval(

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
 
+from ..diagnostics import value_text
 from ..errors import GraphError, InputError, expect_known
 from ..ir.graph import EinsumGraph
 from .grad_tape import Tape, Value
@@ -79,7 +80,7 @@ def unscale(
 
 def _positive(number: float, word: str) -> None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
-        raise InputError(f"{word} is a positive number, got {number!r}", code="E310")
+        raise InputError(f"{word} is a positive number, got {value_text(number)}", code="E310")
 
 
 def _square(t: Tape, g: Value) -> Value:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
+from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic, value_text
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect, expect_known, nearest
 from ..ir import ops
 from ..ir.check import require_valid
@@ -65,7 +65,7 @@ def with_sizes(graph: EinsumGraph, sizes: Mapping[str, int]) -> EinsumGraph:
     for name, value in (checked_sizes(graph, sizes) or {}).items():
         env[name] = dim(value)
         if not isinstance(env[name], int):
-            raise InputError(f"size {name!r} must be an integer, got {value!r}", code="E301")
+            raise InputError(f"size {name!r} must be an integer, got {value_text(value)}", code="E301")
     nodes = [Node(_with_sizes(node.op, env), node.args, node.locations) for node in graph.nodes]
     result = EinsumGraph(nodes, graph.outputs, graph.constants, graph.axis_names, graph.scores)
     require_valid(result)
@@ -85,7 +85,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
     for name, value in sizes.items():
         found = dim(value)
         if not isinstance(found, int):
-            raise InputError(f"size {name!r} must be an integer, got {value!r}", code="E301")
+            raise InputError(f"size {name!r} must be an integer, got {value_text(value)}", code="E301")
         env[name], owner[name] = found, "sizes="
     expect_known("the graph has no input", inputs, graph.inputs)
     later: list[tuple[str, int, Dim, int]] = []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, nearest
 from .values import Outputs
 
@@ -73,7 +74,7 @@ class BatchResult(Sequence[Outputs]):
             return [self[n] for n in range(*key.indices(self._size))]
         if isinstance(key, str):
             hint = f"write result[0][{key!r}] for one item, or result.stacked({key!r}) for all"
-            raise InputError(f"items of a batch are numbered, got {key!r}", hint, code="E301")
+            raise InputError(f"items of a batch are numbered, got {value_text(key)}", hint, code="E301")
         try:
             number = range(self._size)[key]
         except IndexError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..diagnostics import value_text
 from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
 from ..events import ExecutionPhase, Hook, RunRecord, active_contexts, entered_contexts, running, span, watchers
 from ..store import Lock
@@ -67,7 +70,9 @@ class ExecutionContext:
             isinstance(deadline, bool) or not isinstance(deadline, int | float) or deadline != deadline
         ):
             hint = "write timeout=2.5 for seconds from now"
-            raise InputError(f"a deadline is a reading of the clock, a number, got {deadline!r}", hint, code="E983")
+            raise InputError(
+                f"a deadline is a reading of the clock, a number, got {value_text(deadline)}", hint, code="E983"
+            )
         expect(clock, Callable, "a clock is a function of no arguments", "write clock=time.monotonic")  # type: ignore[arg-type]
         self.clock, self.labels = clock, dict(labels or {})
         self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
@@ -200,8 +205,10 @@ def seconds(value: float | timedelta, name: str) -> float:
     found = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
         hint = "write 2.5 or timedelta(seconds=2.5)"
-        raise InputError(f"{name} must be seconds, 0 or more, or a timedelta, got {value!r}", hint, code="E983")
-    return float(found)
+        raise InputError(
+            f"{name} must be seconds, 0 or more, or a timedelta, got {value_text(value)}", hint, code="E983"
+        )
+    return float(found) if found <= sys.float_info.max else math.inf
 
 
 class Profiles:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, InputError, ShapeError
 from .arena import Arena, Array, PoolStats
 from .values import NUMPY
@@ -82,14 +83,16 @@ def whole_shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = (index(shape),) if hasattr(shape, "__index__") else tuple([index(d) for d in shape])
     except TypeError:
-        raise ShapeError(f"a shape is a tuple of integers, got {shape!r}", code="E950") from None
+        raise ShapeError(f"a shape is a tuple of integers, got {value_text(shape)}", code="E950") from None
     if min(sizes, default=0) < 0:
-        raise ShapeError(f"a shape cannot have negative sizes, got {list(sizes)}", code="E950")
+        raise ShapeError(f"a shape cannot have negative sizes, got {value_text(list(sizes))}", code="E950")
+    if max(sizes, default=0) >= 2**63:
+        raise ShapeError(f"a size must be below 2^63, got {value_text(max(sizes))}", code="E950")
     return sizes
 
 
 def whole_bytes(value: Any, name: str) -> int:
     """Return a number of bytes, given under a name, as an integer."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-        raise InputError(f"{name} is a number of bytes, got {value!r}", code="E310")
+        raise InputError(f"{name} is a number of bytes, got {value_text(value)}", code="E310")
     return index(value)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.numpy import as_numpy
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, expect
 from ..ir.ops import constant_digest
 from ..plan.build import Step
@@ -47,7 +47,7 @@ class TensorCache:
     def __init__(self, policy: EvictionPolicy = EvictionPolicy.LRU, limit_mb: float = 1000) -> None:
         expect(policy, EvictionPolicy, "an EvictionPolicy is expected", "write EvictionPolicy.LRU, FIFO or LFU")
         if isinstance(limit_mb, bool) or not isinstance(limit_mb, int | float) or not 0 <= limit_mb < math.inf:
-            raise InputError(f"limit_mb is a number of megabytes, got {limit_mb!r}", code="E959")
+            raise InputError(f"limit_mb is a number of megabytes, got {value_text(limit_mb)}", code="E959")
         self._store: Store[Hashable, Array] = Store(int(limit_mb * 1e6), policy, lambda a: a.nbytes)
 
     def insert(self, key: Hashable, tensor: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, OutOfMemoryError, ShapeError, expect
 from ..store import Lock
 from .arena import ALIGN, ALONE, ARENA, Array
@@ -176,7 +176,7 @@ class WorkspacePool:
     ) -> None:
         expect(strategy, AllocationStrategy, "an AllocationStrategy is expected", "write AllocationStrategy.BEST_FIT")
         if not 1 <= growth < math.inf:
-            raise InputError(f"growth is a factor of at least 1, got {growth!r}", code="E957")
+            raise InputError(f"growth is a factor of at least 1, got {value_text(growth)}", code="E957")
         self.strategy, self.growth = strategy, growth
         self.limit = None if limit is None else whole_bytes(limit, "limit")
         first = -(-whole_bytes(capacity, "capacity") // ALIGN) * ALIGN

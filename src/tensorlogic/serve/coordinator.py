@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, TensorLogicError, expect, expect_known, expect_whole, nearest
 from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.executor_pool import CALLERS_FAULT
@@ -317,7 +318,7 @@ class MultiModelCoordinator:
 
     def _try(self, trials: dict[str, _Trial], name: str, version: str | int, share: float) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise InputError(f"a share is a number from 0 to 1, got {share!r}", code="E301")
+            raise InputError(f"a share is a number from 0 to 1, got {value_text(share)}", code="E301")
         trials[name] = _Trial(self._model(name, version).version, share)
         if share == 0:
             del trials[name]

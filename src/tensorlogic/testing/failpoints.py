@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from time import sleep as real_sleep
 from typing import Any
 
-from ..diagnostics import warn_caller
+from ..diagnostics import value_text, warn_caller
 from ..errors import InputError, expect_whole, nearest
 from ..runtime.context import seconds
 from ..store import Lock
@@ -110,7 +110,7 @@ def failing_at(
     """
     wait = seconds(delay, "delay")
     if chance is not None and not 0 <= chance <= 1:
-        raise InputError(f"chance must be between 0 and 1, got {chance!r}", code="E593")
+        raise InputError(f"chance must be between 0 and 1, got {value_text(chance)}", code="E593")
     raised = error if isinstance(error, type) or error is None else type(error)
     if raised is not None and not issubclass(raised, BaseException):
         raise InputError(f"error= is an exception, got {error!r}", 'write error=TimeoutError("late")', code="E593")

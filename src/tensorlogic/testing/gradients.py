@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends.numpy import as_numpy
+from ..diagnostics import value_text
 from ..errors import InputError, expect_known, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
@@ -116,7 +117,7 @@ class GradientChecker:
     ) -> None:
         for word, number in (("rtol", rtol), ("atol", atol), ("step", 1.0 if step is None else step)):
             if not isinstance(number, int | float) or not 0 <= number < np.inf or (word == "step" and number == 0):
-                raise InputError(f"{word}= is a positive number, got {number!r}", code="E360")
+                raise InputError(f"{word}= is a positive number, got {value_text(number)}", code="E360")
         self.rtol, self.atol = rtol, atol
         # the cube root of the rounding error balances it against the curvature
         self.step = float(np.finfo(np.float64).eps ** (1 / 3)) if step is None else step

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..events import check_contexts
 from ..ir.files import no_file
@@ -308,7 +309,7 @@ def split(data: Arrays, share: float = 0.8, *, seed: int = 0) -> tuple[dict[str,
     arrays = {name: _array(name, value) for name, value in data.items()}
     rows = _rows(arrays)
     if not isinstance(share, int | float) or not 0 < share < 1:
-        raise InputError(f"a share is between 0 and 1, got {share!r}", "write split(data, 0.8)", code="E857")
+        raise InputError(f"a share is between 0 and 1, got {value_text(share)}", "write split(data, 0.8)", code="E857")
     order = np.random.default_rng(seed).permutation(rows)
     at = min(rows, max(0, round(share * rows)))
     first, rest = order[:at], order[at:]

@@ -8,20 +8,24 @@ sgd(rate=cosine(0.1, steps=1000, end=0.0), weight_decay=0.0)
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import InputError
 
 
 def check_number(what: str, value: object, *, zero: bool = False, below: float = math.inf, hint: str = "") -> None:
     """Refuse what is no number above 0 (or of 0) and below a bound: a negative rate or norm would turn a gradient around."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < below or (value == 0 and not zero):  # type: ignore[operator]
+    if not number or not 0 <= value < below or value > sys.float_info.max or (value == 0 and not zero):  # type: ignore[operator]
         least = "of at least 0" if zero else "above 0"
         bound = f" and below {below:g}" * (below < math.inf)
-        raise InputError(f"{what} is a number {least}{bound}, got {value!r}", *[hint] * bool(hint), code="E840")
+        raise InputError(
+            f"{what} is a number {least}{bound}, got {value_text(value)}", *[hint] * bool(hint), code="E840"
+        )
 
 
 def check_rate(rate: object) -> None:
@@ -179,7 +183,7 @@ def _schedule(name: str, rate: Callable[[int], float], base: float, **settings: 
 
 def _check_steps(value: object, name: str = "steps") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is a whole number from 1, got {value!r}", code="E842")
+        raise InputError(f"{name} is a whole number from 1, got {value_text(value)}", code="E842")
 
 
 SCHEDULES: dict[str, Callable[..., Any]] = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...diagnostics import bytes_text
+from ...diagnostics import bytes_text, value_text
 from ...errors import InputError, expect_whole
 from ...ir.constants import all_constants
 from ...ir.graph import EinsumGraph
@@ -115,7 +115,7 @@ def assign_precision(
         expect_whole("budget_bytes", budget_bytes, 1)
     elif isinstance(max_error, bool) or not isinstance(max_error, int | float) or not 0 < max_error < math.inf:
         hint = "write max_error=0.01: a hundredth of what the outputs are"
-        raise InputError(f"max_error= is a number above 0, got {max_error!r}", hint, code="E324")
+        raise InputError(f"max_error= is a number above 0, got {value_text(max_error)}", hint, code="E324")
     model = model_of(graph, calibration, params, executor)
     measure = _Measure(model, executor)
     rows = measure.rows()

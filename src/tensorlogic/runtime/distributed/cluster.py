@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...backends.base import Device
+from ...diagnostics import value_text
 from ...errors import InputError
 from ...ir import ops
 from ...ir.builder import GraphBuilder
@@ -78,7 +79,7 @@ class Cluster:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
-                message = f"{field.name} of a cluster is a number above 0, got {value!r}"
+                message = f"{field.name} of a cluster is a number above 0, got {value_text(value)}"
                 raise InputError(message, "write Cluster(flops=60e12, memory_bandwidth=2e12, ...)", code="E391")
         if self.devices_per_machine and not (self.network_bandwidth and self.network_latency):
             message = f"machines of {self.devices_per_machine} devices need network_bandwidth and network_latency"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ...backends.base import Backend, Device
+from ...diagnostics import value_text
 from ...errors import InputError, expect, expect_whole, nearest
 from .schedule import checked_schedule
 
@@ -275,7 +276,7 @@ class DistributedConfig:
             raise InputError(message, *hints, code="E377")
         number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not number or not 0 < self.timeout <= LONGEST_TIMEOUT:
-            message = f"timeout is a number of seconds above 0, got {self.timeout!r}"
+            message = f"timeout is a number of seconds above 0, got {value_text(self.timeout)}"
             raise InputError(
                 message, f"write timeout=60; {LONGEST_TIMEOUT}, which is 20 days, is the longest", code="E377"
             )

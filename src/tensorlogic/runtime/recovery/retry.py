@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ...diagnostics import value_text
 from ...errors import CancelledError, InputError, TensorLogicError, expect_whole
 from ...events import active_contexts, span
 from ...plan.build import Step
@@ -51,7 +52,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 hint = "write RetryPolicy.exponential(3, 100)"
-                raise InputError(f"{name} must be a number from {least} to {most}, got {value!r}", hint, code="E589")
+                raise InputError(
+                    f"{name} must be a number from {least} to {most}, got {value_text(value)}", hint, code="E589"
+                )
 
     @classmethod
     def exponential(

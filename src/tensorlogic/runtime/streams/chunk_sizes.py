@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Protocol
 
-from ...diagnostics import bytes_text
+from ...diagnostics import bytes_text, value_text
 from ...errors import InputError, OutOfMemoryError, expect_whole
 
 MEGABYTE = 1 << 20
@@ -59,7 +59,7 @@ class DynamicChunk(StreamingMode):
         ):
             hint = "write StreamingMode.DynamicChunk(target_memory_mb=512)"
             raise InputError(
-                f"target_memory_mb must be a number above 0, got {self.target_memory_mb!r}", hint, code="E532"
+                f"target_memory_mb must be a number above 0, got {value_text(self.target_memory_mb)}", hint, code="E532"
             )
 
 
