@@ -1,6 +1,8 @@
 """What the package says to the mistakes of somebody new to it: batches, recovery, async calls, programs and files."""
 
 import asyncio
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -415,3 +417,30 @@ def test_limits_without_end():
     context = tl.ExecutionContext(timeout=HUGE)
     executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=HUGE, context=context)
     assert executor.execute(n_by_n(), {"x": -np.eye(2)}, budget=HUGE)["y"].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [
+        (lambda: EX.frame(LAYER, ITEM), r"frame.save\(path\)"),
+        (tl.CompilationCache, r"CompilationCache\(100, folder\)"),
+        (tl.MemoryPool, r"MemoryPool\(\)"),
+        (tl.WorkspacePool, r"WorkspacePool\(\)"),
+        (tl.TensorCache, r"TensorCache\(\)"),
+        (tl.debug.BreakpointManager, "make one in each process"),
+        (lambda: tl.CheckpointManager("never_written"), r"CheckpointManager\(folder\)"),
+        (lambda: tl.run_async(int), "keep its result"),
+    ],
+)
+def test_what_belongs_to_a_process_is_neither_pickled_nor_copied(make, hint):
+    made = make()
+    for attempt in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(tl.InputError, match=rf"belongs to the process that made it(.|\n)*{hint}"):
+            attempt(made)
+
+
+def test_the_result_of_a_batch_is_pickled():
+    result = EX.execute_batch(LAYER, [ITEM, {**ITEM, "x": np.ones(4)}, ITEM])
+    for made in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert made[2]["y"].tolist() == [3.0, 3.0]
+        assert made.how == result.how and list(made.errors) == [1]

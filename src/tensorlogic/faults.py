@@ -152,7 +152,7 @@ FAULTS: dict[str, Fault] = {
     "E314": Fault("a plan of another graph", "A saved plan has other inputs or outputs than the graph it is saved with.", "Compile the graph again."),
     "E315": Fault("an unknown policy", "policy= is none of the three words.", "Write policy=\"exact\", \"fast\" or \"adaptive\"."),
     "E316": Fault("a donation of something that is no input", "donate= names something that the graph has no input of.", "Name inputs of the graph."),
-    "E317": Fault("a pickle of something that runs", "Executors and compiled graphs hold machine code, locks and threads.", "Make an executor in each process; keep a compiled graph with save and load."),
+    "E317": Fault("a pickle of something that runs", "Executors, compiled graphs, frames, pools, caches and debugging tools hold machine code, locks and threads.", "Make one in each process; keep a compiled graph, a frame or a program with save and load."),
     "E318": Fault("an unknown kind of small numbers", "A kind of quantized numbers is none of int8, uint8, int4, int2, ternary, binary, e4m3 and e5m2.", "Use one of these; the hint names the nearest."),
     "E319": Fault("groups that cannot be", "A group of elements with a scale of its own is a whole number of at least 1 along the last axis, and has no axis beside it.", "Write QuantizationGranularity.PER_GROUP(32), or group=32 without axis=."),
     "E320": Fault("quantizing what is no float", "A tensor of whole numbers or truth values was to be quantized.", "Quantize the floats it was made of, or cast it first."),

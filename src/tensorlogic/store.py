@@ -9,7 +9,7 @@ from _thread import RLock
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from .errors import InputError
 
@@ -71,6 +71,13 @@ def reset_in_child(holder: _Locked) -> None:
     _locked.add(holder)
 
 
+def of_one_process(what: str, *hints: str) -> InputError:
+    """Return the error of pickling or copying something that only means something in the process that made it."""
+    return InputError(
+        f"{what} belongs to the process that made it: it is neither pickled nor copied", *hints, code="E317"
+    )
+
+
 class Lock(RLock):  # type: ignore[misc]  # C lets it be extended
     """A lock for ``with``: its holder may take it again, it is free in a forked process, and an interrupt never leaves it taken.
 
@@ -87,6 +94,9 @@ class Lock(RLock):  # type: ignore[misc]  # C lets it be extended
 
     def __init__(self) -> None:
         _locks.add(self)
+
+    def __reduce__(self) -> NoReturn:  # what holds one, and says nothing of its own
+        raise of_one_process("an object with a lock", "make one in each process")
 
     if sys.version_info >= (3, 14):
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..events import Hook
 from ..ir import ops
 from ..plan.build import ExecutionPlan
+from ..store import of_one_process
 
 
 class DebugHook(Hook):
     """A hook that is off until it is enabled; what it knows stays when it is disabled."""
 
     enabled = False
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process(f"a hook ({type(self).__name__})", "make one in each process")
 
     def enable(self) -> None:
         """Watch from now on."""

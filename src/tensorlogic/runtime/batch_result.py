@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
@@ -51,6 +52,11 @@ class BatchResult(Sequence[Outputs]):
         self.errors: Mapping[int, Exception] = MappingProxyType(dict(errors))  # by the place of the item
         self._ways = ways
         self.total_time_ms = total_time_ms
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ways = [partial(str, way) for way in self.how]
+        made = self._size, self._pieces, dict(self.errors), ways, self.total_time_ms, self._names
+        return BatchResult, made
 
     @property
     def how(self) -> tuple[str, ...]:

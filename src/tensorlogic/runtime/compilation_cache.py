@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ..errors import CancelledError, FormatError, TensorLogicError, expect, expe
 from ..ir.graph import EinsumGraph
 from ..ir.whole_files import remove, set_aside
 from ..passes.pipeline import CompilationConfig
-from ..store import EvictionPolicy, Store, StoreStats
+from ..store import EvictionPolicy, Store, StoreStats, of_one_process
 from .compile import CompiledGraph, save_compiled
 from .executor import Executor
 
@@ -106,6 +106,12 @@ class CompilationCache:
         self.folder = None if folder is None else Path(folder)
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
         self._executor = executor
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process(
+            "a compilation cache",
+            "make one in each process: with a folder, CompilationCache(100, folder), they share what is in it",
+        )
 
     def get(self, key: CompilationKey) -> CompiledGraph | None:
         """Return what was compiled under a key, from memory or disk, or None."""

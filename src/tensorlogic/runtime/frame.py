@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
@@ -16,6 +16,7 @@ from ..events import active_contexts, entered
 from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.printing import describe
+from ..store import of_one_process
 from .program import Entry, Program, Workspace
 
 Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
@@ -50,6 +51,9 @@ class Frame:
             targets = program.targets(program.workspace(), None, inputs)
         for w, array in zip(program.work, targets, strict=True):
             self.slots[w.slot] = array
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a frame", "keep it with frame.save(path), and go on with Frame.load(path, frame.program)")
 
     @property
     def done(self) -> bool:

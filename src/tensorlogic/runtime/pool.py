@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..diagnostics import value_text
 from ..errors import DTypeError, InputError, ShapeError
+from ..store import of_one_process
 from .arena import Arena, Array, PoolStats
 from .values import NUMPY
 
@@ -33,6 +34,9 @@ class MemoryPool:
 
     def __init__(self, max_bytes: int = 256 << 20, *, arena: Arena | None = None) -> None:
         self._arena = Arena(whole_bytes(max_bytes, "max_bytes")) if arena is None else arena
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a memory pool", "make one in each process: MemoryPool()")
 
     @property
     def max_bytes(self) -> int:

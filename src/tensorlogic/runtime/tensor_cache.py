@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, expect
 from ..ir.ops import constant_digest
 from ..plan.build import Step
-from ..store import EvictionPolicy, Store, StoreStats
+from ..store import EvictionPolicy, Store, StoreStats, of_one_process
 from .call import Call
 
 Array = np.ndarray[Any, Any]
@@ -49,6 +49,9 @@ class TensorCache:
         if isinstance(limit_mb, bool) or not isinstance(limit_mb, int | float) or not 0 <= limit_mb < math.inf:
             raise InputError(f"limit_mb is a number of megabytes, got {value_text(limit_mb)}", code="E959")
         self._store: Store[Hashable, Array] = Store(int(limit_mb * 1e6), policy, lambda a: a.nbytes)
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a tensor cache", "make one in each process: TensorCache()")
 
     def insert(self, key: Hashable, tensor: Any) -> bool:
         """Keep a tensor under a key, in place of what was there; tell whether it is small enough to be kept."""

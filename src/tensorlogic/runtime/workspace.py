@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, OutOfMemoryError, ShapeError, expect
-from ..store import Lock
+from ..store import Lock, of_one_process
 from .arena import ALIGN, ALONE, ARENA, Array
 from .pool import number_dtype, whole_bytes, whole_shape
 
@@ -189,6 +189,9 @@ class WorkspacePool:
             self._add(first)
         self._waiting: list[Workspace] = []  # released, but perhaps still shown by an array
         self._next = self._hits = self._misses = self._asked = self._taken = self._peak = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a workspace pool", "make one in each process: WorkspacePool()")
 
     def allocate(self, nbytes: int) -> Workspace:
         """Allocate a block of at least ``nbytes`` bytes, aligned to 64."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from contextvars import copy_context
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from ...backends.threads import surely
 from ...errors import CancelledError, TensorLogicError
-from ...store import Lock
+from ...store import Lock, of_one_process
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
 from .workers import queues, workers
@@ -63,6 +63,9 @@ class AsyncHandle(Generic[T]):
         self.reason: str | None = None  # why it was cancelled
         self.queued_at = perf_counter()
         self.begun_at = self.ended_at = 0.0
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a handle of a call", "await it, and keep its result")
 
     def done(self) -> bool:
         """Tell whether it has returned, failed or been cancelled."""

@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from warnings import warn
 
 import msgspec
@@ -24,7 +24,7 @@ from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS
 from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
-from ...store import Lock
+from ...store import Lock, of_one_process
 from .folder_lock import FolderLock
 
 FORMAT, VERSION = "tensorlogic-checkpoint", 1
@@ -108,6 +108,9 @@ class CheckpointManager:
         self.folder, self.keep = Path(folder), keep
         self._call = wrapped_files(wrap)
         self._lock, self._saving = FolderLock(self.folder), Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a checkpoint manager", "make one in each process: CheckpointManager(folder)")
 
     def __enter__(self) -> Self:
         self.lock()
