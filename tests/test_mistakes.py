@@ -444,3 +444,48 @@ def test_the_result_of_a_batch_is_pickled():
     for made in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
         assert made[2]["y"].tolist() == [3.0, 3.0]
         assert made.how == result.how and list(made.errors) == [1]
+
+
+def test_a_graph_is_no_program(tmp_path):
+    LAYER.save(tmp_path / "g.json")
+    with pytest.raises(tl.FormatError, match=r"is no program: (.|\n)*tl.EinsumGraph.load\("):
+        tl.load(tmp_path / "g.json")
+
+
+@pytest.mark.parametrize("wrt", [5, True, [5], [["x"]], ["y"]])
+def test_what_is_differentiated_for_is_named(wrt):
+    for call in (lambda: EX.forward(LAYER, ITEM, wrt=wrt), lambda: tl.vjp(LAYER, wrt)):
+        with pytest.raises(tl.TensorLogicError, match=r"wrt= names inputs|no input"):
+            call()
+
+
+def test_an_input_named_twice_is_differentiated_for_once():
+    executor = tl.Executor()
+    out = executor.forward(LAYER, ITEM, wrt=["x", "x"])
+    executor.backward(out, [np.ones(2)])
+    assert executor.get_gradients()["x"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_inputs_too_large_to_time_plans_on():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.sum(b.exp(b.input("x", ("n",)))))  # the result is small
+    config = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+    with pytest.raises(tl.OutOfMemoryError, match=r"would take (.|\n)*'x' is float32\[1099511627776\](.|\n)*example="):
+        tl.Executor(memory_limit=1 << 30).compile_graph(graph, config, sizes={"n": 2**40})
+
+
+@pytest.mark.parametrize(("word", "known"), [("result", "insult"), ("input", "output")])
+def test_names_that_are_not_close_are_not_meant(word, known):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.relu(b.input(known, (2,))))
+    with pytest.raises(tl.InputError, match=f"known: '{known}'"):
+        EX.execute(graph, {word: np.ones(2)})
+
+
+def test_the_ending_of_a_file_makes_no_name_close(tmp_path):
+    (tmp_path / "g.tl").write_text("")
+    (tmp_path / "family.tl").write_text("")
+    for name, hints in (("missing.tl", ()), ("famly.tl", ("did you mean 'family.tl'?",)), ("family", ("did you mean 'family.tl'?",))):  # fmt: skip
+        with pytest.raises(tl.FormatError) as caught:
+            tl.load(tmp_path / name)
+        assert caught.value.diagnostic.suggestions == hints

@@ -273,17 +273,33 @@ class ShapeMismatchDiagnostic:
     @staticmethod
     def create(expected: Sequence[int | str], actual: Sequence[int | str], operation: str) -> Diagnostic:
         """Compare two shapes and say which dimension differs."""
+        fix = _transposing(expected, actual)
+        fix = fix or f"Use tensor.reshape({_brackets(expected)}) to match the expected shape"
+        return ShapeMismatchDiagnostic._of(expected, actual, f"Shape mismatch in {operation} operation", fix)
+
+    @staticmethod
+    def of_input(declared: Sequence[int | str], given: Sequence[int | str], message: str) -> Diagnostic:
+        """Compare the shape of an array with what its input declares; reshape is suggested where it would work.
+
+        >>> ShapeMismatchDiagnostic.of_input(("n", 4), (2, 6), "input 'x' does not fit").suggestions[1]
+        'Use array.reshape([-1, 4]) if the elements are in that order'
+        """
+        fix = _transposing(declared, given)
+        if fix is None and (target := _reshaped(declared, given)) is not None:
+            fix = f"Use array.reshape({_brackets(target)}) if the elements are in that order"
+        fix = fix or f"Give an array of shape {_brackets(declared)}, or declare the input with the sizes that it has"
+        return ShapeMismatchDiagnostic._of(declared, given, message, fix)
+
+    @staticmethod
+    def _of(expected: Sequence[int | str], actual: Sequence[int | str], message: str, fix: str) -> Diagnostic:
         context = [f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}"]
         if len(expected) != len(actual):
             context.append(f"Rank mismatch: expected {len(expected)}, got {len(actual)}")
         for axis, (want, got) in enumerate(zip(expected, actual, strict=False)):
             if want != got and not (isinstance(want, str) and isinstance(got, int)):  # a name takes any size
                 context.append(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
-        fix = f"Use tensor.reshape({_brackets(expected)}) to match the expected shape"
-        if order := _fitting_order(expected, actual):
-            fix = f"The axes are in another order: use tensor.transpose({_brackets(order)})"
         hints = ("Check your input tensor shapes match the expected dimensions", fix)
-        return _finding(Severity.ERROR, "E001", f"Shape mismatch in {operation} operation", context, *hints)
+        return _finding(Severity.ERROR, "E001", message, context, *hints)
 
 
 class TypeMismatchDiagnostic:
@@ -396,6 +412,22 @@ def bytes_text(count: int | float) -> str:
 
 def _brackets(shape: Sequence[int | str]) -> str:
     return "[" + ", ".join(str(d) for d in shape) + "]"
+
+
+def _transposing(expected: Sequence[int | str], actual: Sequence[int | str]) -> str | None:
+    """Return the hint that the axes are in another order, None where they are not."""
+    order = _fitting_order(expected, actual)
+    return f"The axes are in another order: use tensor.transpose({_brackets(order)})" if order else None
+
+
+def _reshaped(declared: Sequence[int | str], given: Sequence[int | str]) -> list[int] | None:
+    """Return the shape, with a -1 for a name, that an array can be given to be as declared; None where it has other elements."""
+    if any(isinstance(d, str) for d in given):
+        return None
+    known, count = math.prod(d for d in declared if isinstance(d, int)), math.prod(given)
+    names = [d for d in declared if isinstance(d, str)]
+    fits = known and count % known == 0 and len(names) == 1 and names[0].isidentifier() if names else known == count
+    return [-1 if isinstance(d, str) else d for d in declared] if fits else None
 
 
 def _fitting_order(expected: Sequence[int | str], actual: Sequence[int | str]) -> tuple[int, ...] | None:

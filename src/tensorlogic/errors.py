@@ -294,7 +294,7 @@ def expect_known(
     the graph has no input 'W' ("did you mean 'w'?",)
     """
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise (kind or InputError)(f"{what} {name!r}", *nearest(name, known), code=code)
 
 
@@ -304,14 +304,35 @@ def nearest(word: object, known: Iterable[str]) -> list[str]:
     >>> nearest("algebr", ["algebra", "spec"])
     ["did you mean 'algebra'?"]
     """
-    import difflib  # an error may take its time, a start-up not
-
     names = list(known)
-    folded = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(str(word).casefold(), folded, n=1, cutoff=0.6)
-    if close:
-        return [f"did you mean {folded[close[0]]!r}?"]
+    if (close := closest(word, names)) is not None:
+        return [f"did you mean {close!r}?"]
     if not names:
         return ["there are none"]
+    return known_names(names)
+
+
+def known_names(names: Sequence[str]) -> list[str]:
+    """Return a suggestion that lists names, the first ones where there are many.
+
+    >>> known_names(["x", "w"])
+    ["known: 'x', 'w'"]
+    """
     shown = ", ".join(repr(n) for n in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
     return [f"known: {shown}"]
+
+
+def closest(word: object, known: Iterable[str]) -> str | None:
+    """Return the known word that another was probably meant to be: one of almost the same letters, or the only one that holds it.
+
+    >>> words = ["fuzzy_godel", "hard_boolean", "insult"]
+    >>> closest("hard_bolean", words), closest("godel", words), closest("result", words)
+    ('hard_boolean', 'fuzzy_godel', None)
+    """
+    import difflib  # an error may take its time, a start-up not
+
+    folded, text = {name.casefold(): name for name in known}, str(word).casefold()
+    holding = [name for name in folded if len(text) > 3 and text in name]
+    close = difflib.get_close_matches(text, folded, n=1, cutoff=0.7 if len(text) > 3 else 0.65)
+    close = close or (holding if len(holding) == 1 else [])
+    return folded[close[0]] if close else None

@@ -386,6 +386,7 @@ FAULTS: dict[str, Fault] = {
     "E773": Fault("a table that is no UTF-8 text", "The file is in another encoding, or is no text.", "Save it as UTF-8."),
     "E774": Fault("a missing name", "A cell of a table is None, NaN or null, and every place of a fact needs a name.", "Drop the row, or give it a name."),
     "E775": Fault("a name of another type", "Names are text or whole numbers; truth values, floats and others are not.", "Write str(value), or int(value)."),
+    "E776": Fault("a file that is no program", "Programs are text, or folders; the file holds a graph or data.", "Read a graph with tl.EinsumGraph.load(path)."),
     "E777": Fault("a name that is not in the domain", "Nothing of that name was added, and no rule mentions it.", "Use the name that the hint shows, or add a fact with it first."),
     "E778": Fault("a table of another width", "A relation has one place for each column of a table, or each element of a tuple.", "Give tuples of the relation's length, in a list."),
     "E779": Fault("something that is no table", "Facts come as tuples, arrays, data frames, Arrow tables or files.", "Give one of these; numbers are bound to tensors with bind."),

@@ -89,7 +89,7 @@ def test_nothing_is_learned_that_cannot_be_written(files):
     (files / "p.npz").write_text("no archive")
     assert "cannot be read" in run(model, "--data", data, "--params", files / "p.npz", code=1)
     assert "is neither" in run(model, "--data", data, "--params", files / "p.npy", code=1)
-    assert "did you mean 'p.npz'" in run(model, "--data", data, "--params", files / "q.npz", code=1)
+    assert "known: 'p.npz'" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
 def test_a_parameter_may_be_called_file(files):

@@ -143,8 +143,63 @@ def test_a_shape_that_is_text(shape, written):
 
 def test_none_as_an_input():
     b = GraphBuilder()
-    with pytest.raises(DTypeError, match="input 'x': None is given where an array is expected"):
+    with pytest.raises(DTypeError, match="input 'x': None is given where an array is expected") as caught:
         tl.Executor().execute(b.build(y=b.input("x") * 2), {"x": None})
+    assert hint(caught) == "the value is missing: give an array, a list or a number"
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "said"),
+    [
+        ((3, 2), (5, 2), "Give an array of shape [3, 2], or declare the input with the sizes that it has"),
+        ((3, 2), (6,), "Use array.reshape([3, 2]) if the elements are in that order"),
+        (("n", 3), (4,), "Give an array of shape [n, 3], or declare the input with the sizes that it has"),
+        (("n", 3), (2, 2, 3), "Use array.reshape([-1, 3]) if the elements are in that order"),
+        (("n", "m"), (6,), "Give an array of shape [n, m], or declare the input with the sizes that it has"),
+        ((3, 2), (2, 3), "The axes are in another order: use tensor.transpose([1, 0])"),
+    ],
+)
+def test_reshape_is_suggested_where_it_works(declared, given, said):
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", declared) * 2)
+    with pytest.raises(ShapeError, match="input 'x' does not fit") as caught:
+        tl.Executor().execute(graph, {"x": np.ones(given)})
+    assert caught.value.diagnostic.suggestions[1] == said
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda torch: torch.ones(2, dtype=torch.bfloat16), "give x.float()"),
+        (lambda torch: torch.ones(2).to_sparse(), "x.to_dense()"),
+        (lambda torch: torch.ones(2, requires_grad=True), "x.detach()"),
+        (lambda torch: torch.ones(2, device="meta"), "has no values"),
+    ],
+)
+def test_tensors_of_torch_that_are_no_arrays(make, said):
+    torch = pytest.importorskip("torch")
+    b = GraphBuilder()
+    with pytest.raises(DTypeError, match="input 'x': a Tensor cannot be read as an array") as caught:
+        tl.Executor().execute(b.build(y=b.input("x") * 2), {"x": make(torch)})
+    assert said in hint(caught)
+
+
+def test_sparse_matrices_of_scipy_are_no_arrays():
+    matrix = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(2))
+    b = GraphBuilder()
+    for call in (lambda: tl.Executor().execute(b.build(y=b.input("x") * 2), {"x": matrix}), lambda: b.constant(matrix)):
+        with pytest.raises(DTypeError, match="a csr_matrix of SciPy is no array") as caught:
+            call()
+        assert "x.toarray()" in hint(caught)
+
+
+def test_a_running_sum_is_along_an_axis():
+    b = GraphBuilder()
+    for name in ("cumsum", "cumprod", "cummax", "cummin"):
+        with pytest.raises(ShapeError, match=f"{name} runs along an axis, and none is given") as caught:
+            getattr(b, name)(b.input("x", (2, 3)))
+        assert f"b.{name}(x, axis=0)" in hint(caught)
+    assert tl.Executor().execute(b.build(y=b.cumsum(np.arange(4))))["y"].tolist() == [0, 1, 3, 6]
 
 
 class Recorded:

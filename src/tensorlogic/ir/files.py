@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import SourceLocation, clean
-from ..errors import FormatError, TensorLogicError, nearest
+from ..errors import FormatError, TensorLogicError, closest, known_names, nearest
 from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
 from .graph import MAX_BODY_DEPTH, OPS, AxisNames, EinsumGraph, Node
@@ -225,10 +225,12 @@ def _read(path: Path, limit: int) -> bytes:
 
 
 def near_file(name: str, there: list[str]) -> list[str]:
-    """Return a hint at the nearest file of a folder, or at those of the same kind."""
+    """Return a hint at the file of a folder whose name is nearest, endings aside, or at those of the same kind."""
     alike = [other for other in there if Path(other).suffix == Path(name).suffix]
-    found = nearest(name, there)
-    return found if found[0].startswith("did you") else nearest(name, alike) if alike else []
+    for files in (alike, there):
+        if (close := closest(Path(name).stem, [Path(other).stem for other in files])) is not None:
+            return nearest(name, [other for other in files if Path(other).stem == close])
+    return known_names(alike) if alike else []
 
 
 def no_file(path: Path) -> FormatError:

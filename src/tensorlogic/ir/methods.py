@@ -160,14 +160,20 @@ class TensorMethods(ABC, Generic[T]):
         place = integer(axis, f"{what}: an axis")
         return normal_axis(place, len(self._shape(x, what)), what) if place < 0 else place
 
-    def _cumulate(self, kind: str, x: Any, axis: int, reverse: bool) -> T:
-        return self.apply(ops.Cumulate(kind, self._axis(x, axis, "cumulate"), reverse), x)
+    def _cumulate(self, kind: str, x: Any, axis: int | None, reverse: bool) -> T:
+        what = f"cum{kind}"
+        if axis is None:
+            if len(self._shape(x, what)) != 1:  # NumPy's own flattens it
+                hint = f"write b.{what}(x, axis=0), or b.{what}(b.reshape(x, (-1,))) for all elements in a row"
+                raise ShapeError(f"{what} runs along an axis, and none is given", hint, code="E301")
+            axis = 0
+        return self.apply(ops.Cumulate(kind, self._axis(x, axis, what), reverse), x)
 
     # fmt: off
-    def cumsum(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("sum", x, axis, reverse)
-    def cumprod(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("prod", x, axis, reverse)
-    def cummax(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("max", x, axis, reverse)
-    def cummin(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("min", x, axis, reverse)
+    def cumsum(self, x: Any, axis: int | None = None, *, reverse: bool = False) -> T: return self._cumulate("sum", x, axis, reverse)
+    def cumprod(self, x: Any, axis: int | None = None, *, reverse: bool = False) -> T: return self._cumulate("prod", x, axis, reverse)
+    def cummax(self, x: Any, axis: int | None = None, *, reverse: bool = False) -> T: return self._cumulate("max", x, axis, reverse)
+    def cummin(self, x: Any, axis: int | None = None, *, reverse: bool = False) -> T: return self._cumulate("min", x, axis, reverse)
     # fmt: on
 
     def sort(self, x: Any, axis: int = -1, *, descending: bool = False) -> T:
@@ -278,14 +284,16 @@ class TensorMethods(ABC, Generic[T]):
 
     def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors end to end along an axis."""
-        each = _sequence(tensors, "concat: what is joined")
+        each = _sequence(tensors, "concat: what is joined", "[x, y]")
         if not each:
             raise GraphError("concat needs at least one operand", code="E105")
         return self.apply(ops.Concat(self._axis(each[0], axis, "concat")), *each)
 
     def stack(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors along a new axis."""
-        return self.concat([self.expand_dims(t, axis) for t in _sequence(tensors, "stack: what is joined")], axis)
+        return self.concat(
+            [self.expand_dims(t, axis) for t in _sequence(tensors, "stack: what is joined", "[x, y]")], axis
+        )
 
     def gather(self, x: Any, indices: Any, axis: int = 0, *, batch: int = 0) -> T:
         """Take indices along an axis, as ``numpy.take``; the first ``batch`` axes run together."""
@@ -369,9 +377,9 @@ def _matmul_spec(left: int, right: int) -> str:
     return f"{first},{second}->{batch}{i}{k}"
 
 
-def _sequence(value: Any, what: str) -> Sequence[Any]:
+def _sequence(value: Any, what: str, example: str = "(3,)") -> Sequence[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        hint = "write a tuple or a list, such as (3,)"
+        hint = f"write a tuple or a list, such as {example}"
         raise ShapeError(f"{what} must be a sequence, got {value_text(value)}", hint, code="E301")
     return value
 

@@ -132,11 +132,24 @@ def _numpy_name(dtype: np.dtype[Any]) -> str:
     return str(dtype.name)
 
 
+_OF_TORCH = {  # what to do, by a word of PyTorch's error
+    "BFloat16": "NumPy has no such numbers: give x.float()",
+    "Float8": "NumPy has no such numbers: give x.float()",
+    "Sparse": "give all of its elements: x.to_dense()",
+    "QInt": "give the numbers that it stands for: x.dequantize()",
+    "QUInt": "give the numbers that it stands for: x.dequantize()",
+    "meta device": "a tensor of this device has no values: make it on another",
+}
+
+
 def plain_array(value: object) -> Array:
     """Return a value as a NumPy array, or say plainly why there is none."""
     if value is None:
-        hint = "give an array, a list or a number; a run without the input leaves its name out"
+        hint = "the value is missing: give an array, a list or a number"
         raise DTypeError("None is given where an array is expected", hint, code="E123")
+    if hasattr(value, "toarray"):  # of SciPy, which NumPy would take for one object
+        hint = "give all of its elements: x.toarray()"
+        raise DTypeError(f"a {type(value).__name__} of SciPy is no array", hint, code="E123")
     try:
         return np.asarray(value)
     except TensorLogicError:  # a list of tensors of a graph
@@ -146,6 +159,7 @@ def plain_array(value: object) -> Array:
         raise DTypeError(f"a rectangular array is expected: {error}", hint, code="E123") from None
     except Exception as error:  # an array of another library that does not let its values go
         hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
+        hint = next((said for word, said in _OF_TORCH.items() if word in str(error)), hint)
         raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
 
 

@@ -133,5 +133,6 @@ def _matched(graph: EinsumGraph, shapes: Mapping[str, TensorShape]) -> dict[str,
             elif isinstance(want, int) and isinstance(got, int):
                 fits = fits and want == got
         if not fits:
-            raise ShapeError.of(ShapeMismatchDiagnostic.create(_put(declared, env), shape, f"input {name!r}"))
+            message = f"input {name!r} does not fit"
+            raise ShapeError.of(ShapeMismatchDiagnostic.of_input(_put(declared, env), shape, message))
     return env

@@ -171,7 +171,7 @@ def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
     if not names:
         raise GraphError("wrt= names no input", *nearest("", graph.inputs), code="E812")
     for name in names:
-        if name not in graph.inputs:
+        if not isinstance(name, str) or name not in graph.inputs:
             hints = nearest(name, graph.inputs)
             raise GraphError(f"the graph has no input {name!r} to differentiate for", *hints, code="E302")
         kind = graph.type_of(graph.inputs[name])

@@ -143,8 +143,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
 
 def misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: str) -> ShapeError:
     """Return the error of an input whose shape is not as declared."""
-    found = ShapeMismatchDiagnostic.create(declared, given, f"input {name!r}")
-    return ShapeError.of(replace(found, message=f"input {name!r} does not fit: {why}"))
+    return ShapeError.of(ShapeMismatchDiagnostic.of_input(declared, given, f"input {name!r} does not fit: {why}"))
 
 
 def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> EinsumGraph:

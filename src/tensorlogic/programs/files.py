@@ -105,6 +105,9 @@ def load(path: Path, executor: Executor | None = None) -> Program:
         return _load_folder(path, executor)
     if not path.is_file():
         raise no_file(path)
+    if path.suffix == ".json":
+        hint = f"a graph is read with tl.EinsumGraph.load({str(path)!r})"
+        raise FormatError(f"{str(path)!r} is no program: those are text, such as family.tl", hint, code="E776")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:

@@ -7,12 +7,12 @@ Which values these are is the :class:`~tensorlogic.GradientStrategy`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, InputError, expect, expect_known
+from ..errors import DTypeError, InputError, expect, expect_known, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..ir.types import TensorType, dims
@@ -152,6 +152,7 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
             hint = "give float arrays: x.astype('float32')"
             raise DTypeError("no input holds floats, so there is nothing to differentiate for", hint, code="E904")
         return found
+    expect(wrt, Iterable, "wrt= names inputs", *nearest("", names))
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
         expect_known("the graph has no input", [name], names)
@@ -161,7 +162,7 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
                 "give it as float32, or leave it out of wrt=",
                 code="E904",
             )
-    return wanted
+    return tuple(dict.fromkeys(wanted))
 
 
 def split_gradient(

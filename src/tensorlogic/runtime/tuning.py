@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..errors import InputError, TensorLogicError
+from ..diagnostics import bytes_text
+from ..errors import InputError, OutOfMemoryError, TensorLogicError
 from ..events import active_contexts, entered
 from ..ir.types import TensorType, dims
+from ..plan.memory import available_memory
 from .call import run
 from .program import Program
 
@@ -145,7 +148,28 @@ def choose(
 
 
 def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
-    """Return arrays of given types to time plans on: chances between 0 and 1, few true values, and integers that are 0."""
+    """Return arrays of given types to time plans on: chances between 0 and 1, few true values, and integers that are 0.
+
+    What would take more memory than there is is refused before it is made.
+    """
+    counts = [math.prod(dims(t)) for t in types.values()]
+    needed = sum(n * np.dtype(t.dtype or "float64").itemsize for n, t in zip(counts, types.values(), strict=True))
+    needed += 8 * max(counts, default=0)  # random numbers of four bytes, which are there twice for a moment
+    if needed > available_memory():
+        raise _too_large(types, needed)
+    try:
+        return _made_up(types)
+    except MemoryError:  # a limit of the process
+        raise _too_large(types, needed) from None
+
+
+def _too_large(types: Mapping[str, TensorType], needed: int) -> OutOfMemoryError:
+    largest = max(types, key=lambda name: math.prod(dims(types[name])))
+    message = f"inputs to time plans on would take {bytes_text(needed)}: {largest!r} is {types[largest]}"
+    return OutOfMemoryError(message, "use smaller sizes, or give example= inputs that are there already", code="E003")
+
+
+def _made_up(types: Mapping[str, TensorType]) -> list[Any]:
     rng = np.random.default_rng(0)
     arrays: list[Any] = []
     for t in types.values():
