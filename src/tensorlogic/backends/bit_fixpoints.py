@@ -24,6 +24,7 @@ from .control import not_settled
 from .native.facts import joins_bits
 from .packed import Words
 
+MANY = 100_000_000  # arithmetic operations of a round for which numba is loaded
 Values = dict[int, BitTensor]
 
 
@@ -53,17 +54,18 @@ class Body(NamedTuple):
 def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
     """Return the kernel of a fixpoint whose body is made of Boolean operations, or None where there is another in it.
 
-    Binding loads numba. Without ``unpack`` results stay packed, and are always a tuple; numba is then loaded when there is enough to do.
+    Binding loads numba, but for a round that takes next to no time. Without ``unpack`` results stay packed, and are always a tuple;
+    numba is then loaded when there is enough to do.
     """
     op = step.op
     assert isinstance(op, Fixpoint)
     body = _body(lay_out(op.body), op.carries)  # an operation a step
     if body is None:
         return None
-    if unpack:
+    if unpack and sum(line.step.flops for line in body.lines) >= MANY:
         packed.load()
     meeting = meets_others(op.body)
-    shape = _find_closure(body, op) if op.combine in ("or", "max") and meeting is None else None
+    shape = _find_closure(body, op)
     semi = body.monotone and op.combine in ("or", "max") and meeting is None
 
     def kernel(*args: Any) -> Any:
@@ -89,6 +91,12 @@ def runs_on_bits(op: Fixpoint, args: Sequence[TensorType]) -> bool:
         return False
     plan = lay_out(op.body)
     return any(map(_heavy, plan.steps)) and _body(plan, op.carries) is not None
+
+
+def is_closure(op: Fixpoint) -> bool:
+    """Tell whether a fixpoint that runs on bits is a transitive closure, which is found without going round by round."""
+    body = _body(lay_out(op.body), op.carries)
+    return body is not None and _find_closure(body, op) is not None
 
 
 def _heavy(step: Step) -> bool:
@@ -243,7 +251,10 @@ def _added(known: Words, x: BitTensor) -> BitTensor | None:
 
 
 class Closure(NamedTuple):
-    """A fixpoint that is S <- S | start | S.right | left.S, or S <- S | start | S.S; slots, and whether one is transposed."""
+    """A fixpoint that is S <- S | start | S.right | left.S, or S <- S | start | S.S; slots, and whether one is transposed.
+
+    S may have other rows than columns: what some nodes reach.
+    """
 
     carry: int
     start: tuple[int, ...]
@@ -253,12 +264,12 @@ class Closure(NamedTuple):
 
 def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
     """Recognise a transitive closure whose limit is beyond the rounds that any graph of so many nodes takes."""
-    if op.carries != 1:
+    if op.carries != 1 or op.combine not in ("or", "max") or meets_others(op.body) is not None:
         return None
     carry, line_of = body.inputs[0], {line.write: line for line in body.lines}
     start, left, right, squared = [], [], [], False
     todo, seen = [body.outputs[0]], set[int]()
-    n = 0
+    rows = columns = 0
     while todo:
         slot = todo.pop()
         if slot in seen or slot == carry:
@@ -268,9 +279,9 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
         if line is None:
             start.append(slot)
             continue
-        if len(line.shape) != 2 or line.shape[0] != line.shape[1]:
+        if len(line.shape) != 2:
             return None
-        n = line.shape[0]
+        rows, columns = line.shape
         if line.how.kind == "or" and all(_shape_of(line, k) == line.shape for k in (0, 1)):
             todo += line.reads
             continue
@@ -284,7 +295,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
             right.append(sides[1])
     if (squared and (left or right)) or not (squared or left or right):
         return None
-    if op.limit <= (2 * n if left and right else n):
+    if op.limit <= rows * bool(left) + columns * bool(right or squared):
         return None
     return Closure(carry, tuple(start), tuple(left), tuple(right))
 
@@ -301,7 +312,7 @@ def _sides(line: Line, carry: int) -> tuple[Side | None, Side | None] | None:
     form = line.step.contraction
     if form is None or len(line.reads) != 2 or any(len(_shape_of(line, k)) != 2 for k in (0, 1)):
         return None
-    if len(set(form.spec.output)) != 2 or len(form.spec.contracted) != 1 or len(set(form.sizes.values())) != 1:
+    if len(set(form.spec.output)) != 2 or len(form.spec.contracted) != 1:
         return None
     (x, z), (y,) = form.spec.output, form.spec.contracted
     both = list(zip(line.reads, form.spec.inputs, strict=True))
@@ -342,8 +353,9 @@ def _closed(shape: Closure, values: Values) -> BitTensor:
         if np.array_equal(edges, start) or np.array_equal(paths, start):
             start = paths
             continue
-        a, b = (start, paths) if after else (paths, start)
-        packed.multiply(a.copy()[None], b.copy()[None], start[None])
+        known = start.copy()
+        a, b = (known, paths) if after else (paths, known)
+        packed.multiply(a[None], b[None], start[None])
     return BitTensor.of(start, square)
 
 

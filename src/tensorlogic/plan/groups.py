@@ -8,7 +8,7 @@ sums may be added in another order, and functions such as exp differ in the last
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,8 +76,11 @@ class Facts(Protocol):
     def scans(self, op: Scan) -> bool:
         """Tell whether a scan can be one function."""
 
-    def closes(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
+    def loops_on_bits(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
         """Tell whether a fixpoint over truth values can run on packed bits."""
+
+    def closes(self, op: Fixpoint) -> bool:
+        """Tell whether such a fixpoint is a transitive closure, which needs no machine code to be found in few products."""
 
 
 def find_groups(
@@ -94,7 +97,8 @@ def find_groups(
         groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
         taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
-    groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
+    recursions = [found for found in _fixpoints(reading, facts) if taken.isdisjoint(found[0].nodes)]
+    groups += [group for group, _, slow in recursions if slow or policy != "exact"]
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
@@ -110,7 +114,11 @@ def find_groups(
         if policy == "fast":
             loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
             groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
-    return [g._replace(exact=_exact(graph, g)) for g in groups] if groups and facts.usable() else []
+    if groups and not facts.usable():
+        groups = []
+    if policy == "exact":  # what needs no machine code
+        groups += [group for group, op, slow in recursions if not slow and facts.closes(op)]
+    return [g._replace(exact=_exact(graph, g)) for g in groups]
 
 
 def _exact(graph: EinsumGraph, group: Fusable) -> bool:
@@ -235,19 +243,17 @@ def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -
     return found
 
 
-def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
-    """Return the Boolean fixpoints that run on packed bits."""
-    found = []
+def _fixpoints(r: Reading, facts: Facts) -> Iterator[tuple[Fusable, Fixpoint, bool]]:
+    """Yield Boolean fixpoints that run on packed bits, with their operations, and whether NumPy takes so long that machine code pays."""
     for i in r.live:
         op = r.nodes[i].op
         if not isinstance(op, Fixpoint) or any(t.dtype != "bool" for t in r.types[i]):
             continue
         body = read_graph(op.body)
         joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
-        seconds = ROUNDS * sum(_seconds(body, n) for n in joins)
-        if (policy != "exact" or seconds >= PAYS) and facts.closes(op, [r.types[a][0] for a in r.nodes[i].args]):
-            found.append(Fusable((i,), "fixpoint on packed bits", "fixpoint"))
-    return found
+        if facts.loops_on_bits(op, [r.types[a][0] for a in r.nodes[i].args]):
+            slow = ROUNDS * sum(_seconds(body, n) for n in joins) >= PAYS
+            yield Fusable((i,), "fixpoint on packed bits", "fixpoint"), op, slow
 
 
 def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -> list[Fusable]:
