@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,6 +27,9 @@ Rule = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def even_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "SMALL", 0)
+    monkeypatch.setattr(
+        facts.NativeFacts, "closes", lambda *_: False
+    )  # what kernels are compared with stays the plain loop
 
 
 def flags(shape: Any, density: float, seed: int = 0) -> Any:
@@ -131,6 +136,50 @@ def test_every_limit_is_the_plain_loops(name: str, kind: str) -> None:
             got = agree(*fixpoint(rule, [start], [edge], combine="or", limit=limit))
             outcomes.add(isinstance(got, tuple))
     assert outcomes == {True, False}
+
+
+def sides(b: Any, s: Any, left: Any, right: Any) -> Any:
+    return b.logical_or(join(b, left, s), join(b, s, right))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 66), (3, 9), (9, 3), (70, 5), (0, 4), (4, 0)])
+def test_what_some_nodes_reach(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    plain = bit_fixpoints._closed
+    monkeypatch.setattr(bit_fixpoints, "_closed", lambda *a: (found.append(1), plain(*a))[1])
+    for density in (0.02, 0.1, 0.5):
+        start = flags((rows, columns), density, 1)
+        left, right = flags((rows, rows), density, 2), flags((columns, columns), density, 3)
+        agree(*fixpoint(join, [start], [right], combine="or"))
+        agree(*fixpoint(lambda b, s, e: b.logical_or(start, join(b, e, s)), [start], [left], combine="or"))
+        agree(*fixpoint(sides, [start], [left, right], combine="max"))
+    assert len(found) == 9
+    chains = np.eye(rows, k=-1, dtype=bool), np.eye(columns, k=1, dtype=bool)
+    start = np.zeros((rows, columns), bool)
+    start[:1, :1] = True
+    for limit in range(1, min(rows + columns + 3, 20)):
+        agree(*fixpoint(join, [start], [chains[1]], combine="or", limit=limit))
+        agree(*fixpoint(sides, [start], chains, combine="or", limit=limit))
+
+
+def test_a_small_closure_takes_few_products_and_no_machine_code() -> None:
+    program = """
+import sys, numpy as np, tensorlogic as tl
+b = tl.GraphBuilder()
+edge = b.input("edge", ("n", "n"), "bool")
+paths = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, edge, algebra="boolean"), edge, combine="or")
+graph, executor = b.build(y=paths), tl.Executor()
+for n in (130, 300):
+    chain = {"edge": np.eye(n, k=1, dtype=bool)}
+    assert "fixpoint on packed bits" in str(executor.plan(graph, chain))
+    assert np.array_equal(executor.execute(graph, chain)[0], np.triu(np.ones((n, n), bool), 1))
+rare = tl.Executor()  # one that goes round by round is no closure
+twice = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, b.logical_not(p), algebra="boolean"), edge, combine="or")
+assert "packed" not in str(rare.plan(b.build(y=twice), chain))
+print("numba" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_the_error_is_the_plain_loops_and_points_at_the_rule() -> None:
