@@ -151,7 +151,7 @@ def test_what_some_nodes_reach(rows: int, columns: int, monkeypatch: pytest.Monk
         start = flags((rows, columns), density, 1)
         left, right = flags((rows, rows), density, 2), flags((columns, columns), density, 3)
         agree(*fixpoint(join, [start], [right], combine="or"))
-        agree(*fixpoint(lambda b, s, e: b.logical_or(start, join(b, e, s)), [start], [left], combine="or"))
+        agree(*fixpoint(lambda b, s, e: b.logical_or(s, join(b, e, s)), [start], [left], combine="or"))
         agree(*fixpoint(sides, [start], [left, right], combine="max"))
     assert len(found) == 9
     chains = np.eye(rows, k=-1, dtype=bool), np.eye(columns, k=1, dtype=bool)

@@ -26,7 +26,7 @@ from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, lay_out
-from .cost import nbytes, rounds
+from .cost import Contraction, nbytes, rounds
 from .fused_steps import Fused
 from .memory import has_wide_types, largest_step, lighter
 from .nested import joined_bytes, nested_plan
@@ -36,7 +36,7 @@ NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
 # Times as long as at once that running in parts may take by estimate; estimates err, and three is promised.
 SLOWER = 2.25
-AT_ONCE = 0.02  # seconds that it may take in any case
+AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
 
 
@@ -102,10 +102,17 @@ def check_budget(budget: object) -> None:
         raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
 
 
-def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
-    """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
+def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[], float] | None = None) -> Piece:
+    """Return how a graph whose sizes are known runs within a budget; raise where nothing is found.
+
+    What parts may take is measured by the seconds of this plan at once, or by those of the ``quickest`` there is.
+    """
     check_budget(budget)
-    piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
+    whole = plans.plan(graph)
+    piece: Piece = whole
+    if whole.peak_bytes > budget:
+        at_once = seconds(whole) if quickest is None else quickest()
+        piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)
     return piece
@@ -215,10 +222,12 @@ def _sliced(
     return slicing(low)
 
 
-# Operations in a second; elsewhere 2e9. A join of bits takes as long as bits are set, which may be few: packing them counts alone.
-_RATE = {"bits": math.inf, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}
+# Operations in a second, elsewhere 6e9; fast processors' rates, as what parts add is then not thought too little. What is done on
+# bits takes as long as bits are set, which may be few: packing them counts alone.
+_RATE = {"bits": math.inf, "fixpoint": math.inf, "algebra": 2e11, "matmul": 5e10}
 # Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
+_FEW = 32  # rows with which a product of matrices takes twice as long for each as with many
 _PART = 2e-5  # seconds to feed a part and to join what it gives
 
 
@@ -232,10 +241,18 @@ def seconds(plan: ExecutionPlan) -> float:
         kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
         if kind == "algebra" and step.types[0].dtype == "bool":
             kind = "bits"
-        moved = sum(map(nbytes, (*step.arg_types, *step.types))) if step.nbytes else 0
+        read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
+        moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
+        few = 1 + _FEW / _least_side(step.contraction) if kind == "matmul" and step.contraction else 1.0
         inner = max((seconds(body) for body in step.bodies), default=0.0) * (rounds(step.op, step.arg_types) or 16)
-        total += 5e-6 + step.flops / _RATE.get(kind, 2e9) + moved / _BYTES.get(kind, 1e10) + inner
+        total += 5e-6 + few * step.flops / _RATE.get(kind, 6e9) + moved / _BYTES.get(kind, 1e10) + inner
     return total
+
+
+def _least_side(form: Contraction) -> float:
+    """Return the least side of the matrices that a contraction multiplies; one row goes as fast as eight."""
+    sides = [math.prod(form.sizes[x] for x in labels) for labels in (form.left, form.right, form.inner)]
+    return 8 if 1 in sides else max(1, min(sides))
 
 
 def _seconds_of(piece: Piece) -> float:

@@ -268,20 +268,20 @@ class Programs:
             if budget is None:
                 options = self._candidates(concrete, donate, without=without, sparse=_relations(types))
             else:
-                options = [self._within(concrete, budget)]
+                options = [self._within(concrete, budget, lambda: self._concrete(graph, types, sizes, lowered=True))]
             check_dtypes(options[0], self.capabilities)
         return options
 
-    def _within(self, concrete: EinsumGraph, budget: int) -> ExecutionPlan:
-        """Return the plan of a graph that takes no more than a budget of bytes."""
-        from ..plan.budget import Plans, fitted, plan_of
+    def _within(self, concrete: EinsumGraph, budget: int, lowered: Callable[[], EinsumGraph]) -> ExecutionPlan:
+        """Return the plan of a graph that takes no more than a budget of bytes, and no more than three times the seconds of the whole."""
+        from ..plan.budget import Plans, fitted, plan_of, seconds
 
         how = Plans(self.backend.passes, self.in_place)
         if self.facts is not None:
             policy = "fast" if self.policy == "fast" else "exact"
             groups = partial(_groups, facts=self.facts, policy=policy)
             how = how._replace(groups=groups, threads=self.facts.threads)
-        return plan_of(fitted(concrete, budget, how))
+        return plan_of(fitted(concrete, budget, how, lambda: min(map(seconds, self._candidates(lowered(), donate=())))))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
         """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's.
