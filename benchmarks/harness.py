@@ -180,7 +180,7 @@ def compare(title: str, answers: Mapping[str, Any], tolerance: float) -> None:
         answer = np.asarray(answer)
         if answer.shape != expected.shape:
             raise ValueError(f"{title}: {name} answers {answer.shape}, {first} answers {expected.shape}")
-        away = float(np.abs(answer - expected).max(initial=0))
+        away = float(np.abs(np.subtract(answer, expected, dtype=float)).max(initial=0))
         if not away <= allowed:  # NaN differs too
             raise ValueError(f"{title}: {name} is {away:.3g} away from {first}; {allowed:.3g} is allowed")
 

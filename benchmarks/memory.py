@@ -1,13 +1,18 @@
-"""Memory: the peak of a chain of joins in every logic."""
+"""Memory: the peak of a chain of joins in every logic, of gradients of products, and what budgets cost."""
 
+import math
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 import numpy as np
-from harness import Table, Timing
+from harness import Contender, Table, Timing, contest
 
 import tensorlogic as tl
+
+Given = dict[str, Any]
 
 
 def measured(name: str, call: Callable[[], object], n: int) -> tuple[Timing, str]:
@@ -70,5 +75,58 @@ def _resized(name: str) -> tl.EinsumGraph:
     return tl.grad(b.build(loss=b.sum(b.einsum("ij,jk->ik", x, w, algebra="max_product"))), wrt=["w"])
 
 
+def budgets() -> list[Table]:
+    """Measure runs within budgets, the least that is not refused and one halfway to the peak, beside runs at once."""
+    found = []
+    for native in (False, True):
+        for name, (graph, given) in _large().items():
+            executor = tl.Executor(native=native)
+            peak, least = executor.plan(graph, given).peak_bytes, _least(executor, graph, given)
+            between = math.isqrt(peak * least)
+            contenders: dict[str, Contender] = {f"at once, {peak:,} bytes": partial(executor.execute, graph, given)}
+            for budget in dict.fromkeys((between, least)):
+                parts = [len(s.cut.ranges) for s in executor.plan(graph, given, budget=budget).steps if s.cut]
+                title = f"{budget:,} bytes, {' and '.join(map(str, parts))} parts"
+                contenders[title] = partial(executor.execute, graph, given, budget=budget)
+            title = f"Budgets: {name}" + ", native" * native
+            note = "The last budget is the least that is not refused. Goal: at most three times as long as at once, or some milliseconds."
+            found.append(contest(title, note, contenders, agree=1e-3))
+    return found
+
+
+def _least(executor: tl.Executor, graph: tl.EinsumGraph, given: Given) -> int:
+    try:
+        executor.plan(graph, given, budget=1)
+    except tl.OutOfMemoryError as error:
+        return int(error.diagnostic.suggestions[0].split(" bytes")[0].removeprefix("allow ").replace(",", ""))
+    return 1
+
+
+def _large() -> dict[str, tuple[tl.EinsumGraph, Given]]:
+    """Return graphs whose whole takes much more memory than what they give."""
+    rng = np.random.default_rng(0)
+    b = tl.GraphBuilder()
+
+    def floats(**shapes: tuple[int, ...]) -> tuple[list[tl.Tensor], Given]:
+        given = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+        return [b.input(name, shape, "float32") for name, shape in shapes.items()], given
+
+    made = {}
+    (q, k, v), given = floats(q=(4000, 64), k=(4000, 64), v=(4000, 64))
+    made["attention, 4000×64"] = b.build(y=b.attention(q, k, v)), given
+    (m, n), given = floats(m=(1500, 32), n=(1500, 32))
+    far = b.sum(b.square(b.reshape(m, (1500, 1, 32)) - n), axis=2)
+    made["distances of 1500 points to 1500"] = b.build(least=b.min(far, axis=1)), given
+    (rows, w, u), given = floats(rows=(20_000, 256), w=(256, 1024), u=(1024, 16))
+    made["two layers, 20,000 rows"] = b.build(y=b.softmax(b.relu(rows @ w) @ u)), given
+    x, y = b.input("x", (6000, 6000), "bool"), b.input("y", (6000, 6000), "bool")
+    some = b.any(b.einsum("xy,yz->xz", x, y, algebra="boolean"), axis=1)
+    made["Boolean join, n=6000"] = b.build(some=some), {k: rng.random((6000, 6000)) < 1e-3 for k in "xy"}
+    edge = b.input("edge", (3000, 3000), "bool")
+    path = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, edge, algebra="boolean"), edge, combine="or")
+    made["closure, n=3000"] = b.build(path=path), {"edge": rng.random((3000, 3000)) < 7e-4}
+    return made
+
+
 def tables() -> list[Table]:
-    return [memory(), gradients()]
+    return [memory(), gradients(), *budgets()]

@@ -227,7 +227,7 @@ def _sliced(
 _RATE = {"bits": math.inf, "fixpoint": math.inf, "algebra": 2e11, "matmul": 5e10}
 # Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
-_FEW = 32  # rows with which a product of matrices takes twice as long for each as with many
+_FEW = 64  # rows with which a product of matrices takes twice as long for each as with many
 _PART = 2e-5  # seconds to feed a part and to join what it gives
 
 
@@ -250,9 +250,9 @@ def seconds(plan: ExecutionPlan) -> float:
 
 
 def _least_side(form: Contraction) -> float:
-    """Return the least side of the matrices that a contraction multiplies; one row goes as fast as eight."""
+    """Return the least side of the matrices that a contraction multiplies; one row goes as fast as sixteen."""
     sides = [math.prod(form.sizes[x] for x in labels) for labels in (form.left, form.right, form.inner)]
-    return 8 if 1 in sides else max(1, min(sides))
+    return 16 if 1 in sides else max(1, min(sides))
 
 
 def _seconds_of(piece: Piece) -> float:
