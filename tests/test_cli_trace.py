@@ -145,12 +145,15 @@ def test_progress_gives_every_item_and_shows_late(monkeypatch, capsys):
     assert list(common.progress([], 0, "run")) == []
 
 
+NOTHING_LOST = {"steps": 0, "spans": 0, "other_events": 0, "skipped": {}, "damage": None}
+
+
 @pytest.mark.parametrize("form", ["chrome", "speedscope", "collapsed", "rust"])
 def test_export(folder, form):
     printed = call("export", "a.json", "--to", form)
     assert printed.exit_code == 0, printed.output
     done = call("export", "a.json", "--to", form, "-o", "out", "--json")
-    assert json.loads(done.output) == {"written": "out"}
+    assert json.loads(done.output) == {"written": "out", **NOTHING_LOST, "steps": 3, "spans": 1, "other_events": 2}
     assert (folder / "out").read_text(encoding="utf-8") == printed.output.removesuffix("\n")
     assert tl.Trace.load("out").step_count() >= 3
 
@@ -270,3 +273,59 @@ def test_a_summary_says_what_was_skipped_and_what_is_empty(folder):
     assert call("summary", "empty.json").output.splitlines()[-1].endswith("there is nothing in this trace")
     Path("counters.json").write_text('[{"ph": "C", "name": "memory", "ts": 1, "args": {"b": 1}}]')
     assert "only 1 event without a duration" in call("summary", "counters.json").output
+
+
+@pytest.fixture
+def spoilt(folder):
+    event = '{"ph": "X", "name": "a", "ts": 1, "dur": 2}'
+    Path("nan.json").write_text(f'[{event}, {{"ph": "X", "name": "b", "ts": NaN, "dur": 1}}]')
+    Path("cut.json").write_text(f'{{"traceEvents": [{event}')
+    Path("cut.json.gz").write_bytes(gzip.compress(Path("nan.json").read_bytes())[:-3])
+    Path("empty.json").write_text("")
+    Path("counters.json").write_text('[{"ph": "C", "name": "memory", "ts": 1, "args": {"b": 1}}]')
+
+
+SAID = {
+    "nan.json": "1 event of the file skipped (1 without a time)",
+    "cut.json": "the file is damaged (its JSON stops short)",
+    "cut.json.gz": "1 event of the file skipped (1 without a time), the file is damaged (its gzip data end early)",
+    "empty.json": "there is nothing in this trace",
+    "counters.json": "only 1 event without a duration, such as counters",
+}
+RECORDS = {
+    "nan.json": {"steps": 1, "skipped": {"without a time": 1}},
+    "cut.json": {"steps": 1, "damage": "its JSON stops short"},
+    "cut.json.gz": {"steps": 1, "skipped": {"without a time": 1}, "damage": "its gzip data end early"},
+    "empty.json": {},
+    "counters.json": {"other_events": 1},
+}
+
+
+@pytest.mark.parametrize("file", SAID)
+def test_every_command_says_what_of_a_file_is_missing(spoilt, file):
+    note = f"note: {file}: {SAID[file]}\n"
+    assert SAID[file] in call("summary", file).output.splitlines()[-1]
+    for args in (["export", file, "--to", "chrome"], ["flame", file]):
+        for output in ([], ["-o", "out.svg"]):
+            done = call(*args, *output)
+            assert (done.exit_code, done.stderr.startswith(note)) == (0, True), done.output
+            assert "note" not in done.stdout
+    assert call("diff", file, "a.json").stderr == note
+    assert call("diff", "a.json", file).stderr == note
+    assert call("diff", "a.json", "a.json").stderr == ""
+
+
+@pytest.mark.parametrize("file", SAID)
+def test_json_says_what_of_a_file_is_missing(spoilt, file):
+    record = {**NOTHING_LOST, **RECORDS[file]}
+    assert json.loads(call("summary", file, "--json").stdout).items() >= record.items()
+    for args in (["export", file, "--to", "rust"], ["flame", file]):
+        done = call(*args, "-o", "out.svg", "--json")
+        assert json.loads(done.output) == {"written": "out.svg", **record}
+    sides = json.loads(call("diff", file, "a.json", "--json").output)
+    assert (sides["before"], sides["after"]["steps"]) == (record, 3)
+
+
+def test_a_kind_that_is_counted_says_what_is_missing_too(spoilt):
+    last = call("summary", "nan.json", "--kind", "event").output.splitlines()[-1]
+    assert last == "1 of the kind event, 1 event of the file skipped (1 without a time), 0.002 ms"

@@ -176,6 +176,17 @@ def test_it_prints(golden):
     assert str(report.bottlenecks[-1]) == "add: 1.3% of the time, bound by overhead"
 
 
+def test_names_in_print_are_short_and_on_one_line():
+    odd = "two\nlines\x1b[31m" + "z" * 100
+    report = analyzed(**{odd: op(10, flops=10**9, dtype="float64", kernel="matmul"), "relu": op(5, moved=4 * 10**7)})
+    lines = str(report).splitlines()
+    assert len(lines) == 7
+    assert lines[1].startswith("two lines\ufffd[31mzz") and lines[-1].startswith("  - two lines\ufffd[31mzz")
+    assert len(lines[1]) < 140
+    assert report.bottlenecks[0].operation == odd
+    assert "\x1b" not in str(report.bottlenecks[0])
+
+
 def test_wrong_arguments():
     with pytest.raises(tl.InputError, match="a ProfileData is expected, got <Trace"):
         tl.BottleneckAnalyzer(M).analyze(tl.Trace())

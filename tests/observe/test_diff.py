@@ -1,11 +1,13 @@
 """Totals of one trace, and two traces compared."""
 
 import json
+from time import perf_counter
 
 import pytest
 
 import tensorlogic as tl
 from tensorlogic.observe.compare_traces import diff, totals
+from tensorlogic.observe.trace_names import operation_names, short_names
 
 
 def event(name, start, end, thread=1, kind="step", **args):
@@ -53,7 +55,38 @@ def test_long_names_stay_apart():
     assert all(len(name) <= 60 for name in names)
     inner = tl.Trace([event("a" * 40 + middle + "b" * 40, 0, 1, n) for n, middle in enumerate("xy")])
     names = [line.rsplit(maxsplit=6)[0].strip() for line in str(inner).splitlines()[1:3]]
-    assert [name[-2:] for name in names] == ["#1", "#2"]
+    assert [name[14:40] for name in names] == [f"aa…aaa{middle}{'b' * 19}" for middle in "xy"]
+
+
+def test_names_that_differ_in_the_middle_show_where():
+    kernels = [f"void at::native::kernel<4, {'x' * 40}, {op}<float>, {'y' * 40}>(int)" for op in ("Add", "Mul", "Mu")]
+    shown = short_names([*kernels, kernels[0].replace("float", "half"), "relu"])
+    assert ["Add<float>" in shown[0], "Mul<float>" in shown[1], "Mu<float>" in shown[2], "Add<half>" in shown[3]]
+    assert len(set(shown)) == 5
+    assert all(len(name) <= 60 and "#" not in name for name in shown)
+    assert short_names(["a" * 70, "a" * 71, "b"]) == [f"{'a' * 16}…{'a' * 26}…{'a' * 16} #{n}" for n in (1, 2)] + ["b"]
+
+
+def test_many_names_that_differ_in_the_middle_take_no_time():
+    start = perf_counter()
+    names = ["a" * n + "b" + "a" * (5000 - n) for n in range(2000)]
+    assert len(set(short_names(names))) == 2000
+    assert len(set(short_names(["x"] * 50_000))) == 50_000
+    assert perf_counter() - start < 5
+
+
+def test_numbers_never_make_a_name_that_is_there():
+    assert operation_names([("a (x)", "x"), ("a", "x"), ("a", "y"), ("a (x) #1", "z")]) == [
+        "a (x) #2", "a (x) #3", "a (y)", "a (x) #1",
+    ]  # fmt: skip
+
+
+def test_names_do_nothing_to_a_terminal():
+    t = tl.Trace([event("two\nlines\x1b[31m", 0, 5), event("\x9bred \u202eback\x00", 5, 9)])
+    assert [line.split("  ")[0] for line in str(t).splitlines()[1:3]] == [
+        "two lines\ufffd[31m",
+        "\ufffdred \ufffdback\ufffd",
+    ]
 
 
 def test_by_device_and_thread():

@@ -190,6 +190,40 @@ def test_events_without_a_plan():
     }  # fmt: skip
 
 
+def test_one_name_on_two_devices_is_two_operations():
+    rows = [
+        ("step 6", "user_annotation", 50),
+        ("step 6", "gpu_user_annotation", 30),
+        ("step 6", "gpu_user_annotation", 9),
+    ]
+    events = [tl.TraceEvent(name, kind, 100 * n, 100 * n + took, n) for n, (name, kind, took) in enumerate(rows)]
+    profile = tl.ProfileData.from_trace(tl.Trace([*events, tl.TraceEvent("relu", "kernel", 0, 5, 9)]))
+    assert {name: (op.count, op.total_time_ms) for name, op in profile.op_profiles.items()} == {
+        "step 6 (user_annotation)": (1, 50e-6), "step 6 (gpu_user_annotation)": (2, 39e-6), "relu": (1, 5e-6),
+    }  # fmt: skip
+    again = tl.ProfileData.from_trace(tl.Trace([tl.TraceEvent("step 6", "span", 0, 9, 1), *events[:1]]))
+    assert list(again.op_profiles) == ["step 6"], "spans are no operations"
+
+
+ODD = "two\nlines\x1b[31m"
+
+
+def test_names_in_print_are_short_and_on_one_line():
+    long = [f"void at::native::kernel<{'x' * 40}, {op}, {'y' * 40}>(int)" for op in ("Add", "Mul")]
+    one = tl.OpProfile(1, 1.0, 1.0, (1.0,))
+    lines = str(tl.ProfileData(dict.fromkeys([ODD, *long], one))).splitlines()
+    assert len(lines) == 5
+    assert lines[1].startswith("two lines\ufffd[31m  ")
+    assert "Add" in lines[2] and "Mul" in lines[3] and len(lines[2]) < 150
+
+
+def test_a_timeline_prints_one_line_for_each_entry():
+    t = tl.Trace([tl.TraceEvent(ODD, "step", 0, 5, 1)], threads={1: "a\x1b]0;title"})
+    text = str(tl.TimelineProfiler(t))
+    assert len(text.splitlines()) == 3
+    assert "\x1b" not in text
+
+
 def test_json(known):
     profile = tl.ProfileData.from_trace(known)
     again = tl.ProfileData.from_json(profile.to_json())

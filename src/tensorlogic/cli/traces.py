@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,6 +42,15 @@ def _read(path: Path) -> Trace:
 
     with common.waiting(f"reading {path.name}", path.stat().st_size if path.is_file() else 0):
         return load(path)
+
+
+def _warn(path: Path, loaded: Trace) -> None:
+    """Say on stderr what of a file is not in its trace, and whether there is anything at all."""
+    from ..observe.compare_traces import emptiness, losses
+
+    texts = [text for text in (*losses(loaded), emptiness(loaded)) if text is not None]
+    if texts:
+        click.echo(f"note: {path.name}: {', '.join(texts)}", err=True)
 
 
 @trace_group.command("record")
@@ -172,22 +181,22 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
       tensorlogic trace summary pytorch.json.gz --kind kernel
       tensorlogic trace summary run.json --by thread --json
     """  # noqa: D301
-    from ..observe.compare_traces import counts, lengths, total_record, totals, totals_cells
+    from ..observe.compare_traces import counts, counts_record, lengths, losses, total_record, totals, totals_cells
 
     loaded = _read(file)
     rows = totals(loaded, by=by, kind=kind)
     if kind is not None and not rows:
         _known_kind(kind, loaded)
     if as_json:
-        counted = {"steps": loaded.step_count(), "spans": len(loaded.spans), "skipped": loaded.skipped}
-        common.print_json({"by": by, **counted, "rows": [total_record(r) for r in rows[:top]]})
+        common.print_json({"by": by, **counts_record(loaded), "rows": [total_record(r) for r in rows[:top]]})
         return
     common.print_table(*totals_cells(rows, by, top), spare=(5, 4))
     own = sum(r.self_ns for r in rows)
     if kind is None:
         click.echo(f"{counts(loaded)}, {lengths(loaded, own)}")
     else:
-        click.echo(f"{sum(r.count for r in rows):,} of the kind {kind}, {own / 1e6:.3f} ms")
+        found = f"{sum(r.count for r in rows):,} of the kind {kind}"
+        click.echo(", ".join([found, *losses(loaded), f"{own / 1e6:.3f} ms"]))
 
 
 def _known_kind(kind: str, *traces: Trace) -> None:
@@ -214,16 +223,20 @@ def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
 
     loaded = _read(file)
     if output is None:
+        _warn(file, loaded)
         click.echo(write(loaded, form))
         return
     save(loaded, output, form)
-    _written(output, as_json)
+    _written(output, as_json, file, loaded)
 
 
-def _written(output: Path, as_json: bool, **more: Any) -> None:
+def _written(output: Path, as_json: bool, file: Path, loaded: Trace) -> None:
+    from ..observe.compare_traces import counts_record
+
     if as_json:
-        common.print_json({"written": str(output), **more})
+        common.print_json({"written": str(output), **counts_record(loaded)})
     else:
+        _warn(file, loaded)
         click.echo(f"written to {output}", err=True)
 
 
@@ -247,12 +260,14 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
     if output is not None and form_of(output) != "flame":
         hint = f"write -o {output.stem}.svg"
         raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", hint, code="E230")
-    text = flame_svg(_read(file), title=title or file.name, width=width)
+    loaded = _read(file)
+    text = flame_svg(loaded, title=title or file.name, width=width)
     if output is None:
+        _warn(file, loaded)
         click.echo(text, nl=False)
         return
     save_text(output, text)
-    _written(output, as_json)
+    _written(output, as_json, file, loaded)
 
 
 @trace_group.command("diff")
@@ -270,14 +285,17 @@ def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int 
       tensorlogic trace diff before.json after.json --top 20
       tensorlogic trace diff rank0.json.gz rank1.json.gz --kind kernel --json
     """  # noqa: D301
-    from ..observe.compare_traces import TraceDiff, diff
+    from ..observe.compare_traces import counts_record, diff
 
     first, second = _read(before), _read(after)
     found = diff(first, second, by=by, kind=kind)
     if kind is not None and not found.rows:
         _known_kind(kind, first, second)
     if as_json:
-        click.echo((TraceDiff(found.rows[:top]) if top else found).to_json())
+        sides = {"before": counts_record(first), "after": counts_record(second)}
+        common.print_json({**sides, "rows": found.records(top)})
         return
+    _warn(before, first)
+    _warn(after, second)
     common.print_table(*found.changed(top), spare=(5, 6, 1, 2))
     click.echo(found.summary())

@@ -10,6 +10,7 @@ from ..ir.types import INTEGERS
 from ..plan.machine import Machine, machine, roofline_seconds
 from ..tables import html_text, table
 from .profile import OpProfile, ProfileData
+from .trace_names import one_line, short_names
 
 SMALL_CALLS = 32  # a step makes no more small NumPy calls than this; one that takes no longer may be nothing but calls
 HALF = 50.0  # percent that several operations must take together
@@ -39,7 +40,7 @@ class Bottleneck(NamedTuple):
 
     def __str__(self) -> str:
         at = "" if self.bound == "overhead" else f", at {self.fraction:.0%} of the roofline"
-        return f"{self.operation}: {self.percentage:.1f}% of the time, bound by {self.bound}{at}"
+        return f"{one_line(self.operation)}: {self.percentage:.1f}% of the time, bound by {self.bound}{at}"
 
 
 class BottleneckReport(NamedTuple):
@@ -57,10 +58,10 @@ class BottleneckReport(NamedTuple):
         if not self.bottlenecks:
             return "nothing takes any time"
         rows = []
-        for b in self.bottlenecks:
+        for name, b in zip(short_names([b.operation for b in self.bottlenecks]), self.bottlenecks, strict=True):
             times = f"{b.percentage:.1f}%", f"{b.total_time_ms:,.3f}", f"{b.calls:,}"
             fraction = "-" if b.bound == "overhead" else f"{b.fraction:.0%}"
-            rows.append([b.operation, *times, b.bound, b.reached, fraction])
+            rows.append([name, *times, b.bound, b.reached, fraction])
         head = ["operation", "share", "ms", "calls", "bound by", "reached", "of the roofline"]
         lines = [table(head, rows, right={1, 2, 3, 5, 6}), f"this machine: {self.machine}"]
         if self.recommendations:
@@ -104,8 +105,11 @@ class BottleneckAnalyzer:
         ops = profile.op_profiles
         rows = [_bottleneck(name, op, profile.share(name), here) for name, op in ops.items() if op.self_time_ms > 0]
         rows = sorted((b for b in rows if b.percentage >= self.least), key=lambda b: -b.percentage)
-        advice = [text for b in rows if b.percentage >= WORTH for text in _advice(b, ops[b.operation], here)]
-        return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *_joint_advice(rows, ops)])), here)
+        names = [b.operation for b in rows]
+        shown = dict(zip(names, short_names(names), strict=True))
+        worth = [b for b in rows if b.percentage >= WORTH]
+        advice = [text for b in worth for text in _advice(b, ops[b.operation], here, shown[b.operation])]
+        return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *_joint_advice(rows, ops, shown)])), here)
 
 
 def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> Bottleneck:
@@ -121,34 +125,34 @@ def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> B
     return Bottleneck(name, percentage, op.self_time_ms, op.count, bound, least / took, reached)
 
 
-def _advice(b: Bottleneck, op: OpProfile, here: Machine) -> Iterator[str]:
+def _advice(b: Bottleneck, op: OpProfile, here: Machine, name: str) -> Iterator[str]:
     """Say what would help one operation: another dtype, or another algebra."""
     multiplies, gain = op.kernel == "matmul" and b.bound != "overhead", here.flops32 / here.flops64
-    narrower = f'{b.operation} computes in float64: inputs of float32, array.astype("float32"), '
+    narrower = f'{name} computes in float64: inputs of float32, array.astype("float32"), '
     if op.dtype == "float64" and b.bound == "memory":
         yield narrower + "move half the bytes"
     elif op.dtype == "float64" and multiplies and gain >= 1.2:
         yield narrower + f"are multiplied {gain:.1f} times as fast here"
     elif op.dtype in INTEGERS and multiplies and b.fraction <= 0.5:
-        advice = f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
+        advice = f"{name} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
         yield advice + 'inputs of float64, array.astype("float64"), are exact up to 2**53'
     elif op.dtype == "float16" and multiplies:
-        yield f'{b.operation} converts float16 to float32 and back at every call: give array.astype("float32")'
+        yield f'{name} converts float16 to float32 and back at every call: give array.astype("float32")'
     if op.kernel == "blocks" and b.operation.rpartition("(")[2].removesuffix(")") in LIKE_BOOLEAN:
-        advice = f"{b.operation} has no matrix form: where its inputs are only true or false, "
+        advice = f"{name} has no matrix form: where its inputs are only true or false, "
         yield advice + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
 
 
-def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> Iterator[str]:
+def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile], shown: dict[str, str]) -> Iterator[str]:
     """Say what would help several operations: one step for many element-wise ones, and more rows for a call."""
-    share, names = _together([b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"])
+    share, names = _together([b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"], shown)
     if share >= HALF and ", " in names:
         yield (
             f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: "
             "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
         )
     with_rows = [b for b in rows if ops[b.operation].kernel not in ("loop", "view")]
-    share, names = _together([b for b in with_rows if b.bound == "overhead"])
+    share, names = _together([b for b in with_rows if b.bound == "overhead"], shown)
     if share >= HALF:
         advice = (
             f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
@@ -156,7 +160,7 @@ def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> Iter
         yield advice + "by a longer first axis of the inputs"
 
 
-def _together(rows: Sequence[Bottleneck]) -> tuple[float, str]:
+def _together(rows: Sequence[Bottleneck], shown: dict[str, str]) -> tuple[float, str]:
     """Return the share of some operations, and the names of the first few."""
-    names = [b.operation for b in rows[:3]] + ["..."] * (len(rows) > 3)
+    names = [shown[b.operation] for b in rows[:3]] + ["..."] * (len(rows) > 3)
     return sum(b.percentage for b in rows), ", ".join(names)

@@ -13,10 +13,10 @@ from ..errors import InputError, expect, nearest
 from ..tables import counted, html_text, table
 from .columns import Groups, Names
 from .trace import Trace
+from .trace_names import operation_names, short_names
 from .tracks import self_times, tracks
 
 BY = ("operation", "device", "thread")
-NAME = 60  # characters of a name in print
 Cells = tuple[list[str], list[list[str]], set[int]]  # head, rows and the columns that are flush right
 
 
@@ -98,7 +98,7 @@ class TraceDiff(msgspec.Struct, frozen=True):
         pairs = (part for name in ("count", "ms", "mean µs") for part in (f"{name} before", "after"))
         head = ["operation", *pairs, "change ms", "ratio"]
         rows = []
-        for name, r in zip(short_names([r.after for r in self.rows]), self.rows[:limit], strict=False):
+        for name, r in zip(_shown([r.after for r in self.rows]), self.rows[:limit], strict=False):
             sides = r.before, r.after
             counts, times = [f"{t.count:,}" for t in sides], [f"{t.total_ns / 1e6:.3f}" for t in sides]
             means, change = [f"{t.mean_ns / 1e3:.1f}" for t in sides], f"{r.change_ns / 1e6:+.3f}"
@@ -112,9 +112,9 @@ class TraceDiff(msgspec.Struct, frozen=True):
         new, gone = (sum(r.state == state for r in self.rows) for state in ("new", "gone"))
         return f"{before:.3f} ms before, {after:.3f} ms after: {after - before:+.3f} ms; {new} new, {gone} gone"
 
-    def to_json(self) -> str:
-        """Return the rows as JSON."""
-        rows = [
+    def records(self, limit: int | None = None) -> list[dict[str, object]]:
+        """Return the rows for JSON."""
+        return [
             {
                 "name": clean(r.name),
                 "state": r.state,
@@ -123,9 +123,12 @@ class TraceDiff(msgspec.Struct, frozen=True):
                 "before": total_record(r.before),
                 "after": total_record(r.after),
             }
-            for r in self.rows
+            for r in self.rows[:limit]
         ]
-        return msgspec.json.encode({"rows": rows}).decode()
+
+    def to_json(self) -> str:
+        """Return the rows as JSON."""
+        return msgspec.json.encode({"rows": self.records()}).decode()
 
     def __str__(self) -> str:
         return table(*self.changed()) + "\n" + self.summary()
@@ -202,7 +205,7 @@ def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None
     """Return head, rows and the columns that are flush right, for a table."""
     whole = sum(r.self_ns for r in rows) or 1
     cells = []
-    for name, r in zip(short_names(rows), rows[:limit], strict=False):
+    for name, r in zip(_shown(rows), rows[:limit], strict=False):
         times = (f"{ns / 1e6:.3f}" for ns in (r.total_ns, r.self_ns))
         calls = (f"{ns / 1e3:.1f}" for ns in (r.mean_ns, r.max_ns))
         cells.append([name, f"{r.count:,}", *times, *calls, f"{100 * r.self_ns / whole:.1f}%"])
@@ -214,39 +217,47 @@ def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None
     return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
 
 
+def _shown(rows: Sequence[Total]) -> list[str]:
+    return short_names(operation_names([(r.name, r.kind) for r in rows]))
+
+
 def counts(trace: Trace) -> str:
     """Return how much is in a trace, in words; and what of a file is not."""
-    text = f"{counted(trace.step_count(), 'step')}, {counted(len(trace.spans), 'span')}"
+    return ", ".join([counted(trace.step_count(), "step"), counted(len(trace.spans), "span"), *losses(trace)])
+
+
+def counts_record(trace: Trace) -> dict[str, object]:
+    """Return how much is in a trace, for JSON; and what of a file is not."""
+    others = 0 if trace.chrome is None else len(trace.chrome.others)
+    found = {"steps": trace.step_count(), "spans": len(trace.spans), "other_events": others}
+    return {**found, "skipped": trace.skipped, "damage": trace.damage}
+
+
+def losses(trace: Trace) -> list[str]:
+    """Return what of a file is not in its trace, in words."""
+    texts = []
     if skipped := sum(trace.skipped.values()):
         why = ", ".join(f"{n:,} {reason}" for reason, n in trace.skipped.items())
-        text += f", {counted(skipped, 'event')} of the file skipped ({why})"
-    return text
+        texts.append(f"{counted(skipped, 'event')} of the file skipped ({why})")
+    if trace.damage is not None:
+        texts.append(f"the file is damaged ({trace.damage})")
+    return texts
+
+
+def emptiness(trace: Trace) -> str | None:
+    """Return what there is instead where a trace has no entries, in words."""
+    if len(trace):
+        return None
+    others = 0 if trace.chrome is None else len(trace.chrome.others)
+    only = f"only {counted(others, 'event')} without a duration, such as counters"
+    return only if others else "there is nothing in this trace"
 
 
 def lengths(trace: Trace, self_ns: int) -> str:
     """Return how long a trace is, in words: the time of its entries, and from the first to the last where threads overlap."""
+    if (instead := emptiness(trace)) is not None:
+        return f"0.000 ms: {instead}"
     events = trace.columns()
-    if not len(events.kind):
-        others = 0 if trace.chrome is None else len(trace.chrome.others)
-        only = f"only {counted(others, 'event')} without a duration, such as counters"
-        return f"0.000 ms: {only if others else 'there is nothing in this trace'}"
     whole, threads = int(events.end.max()) - int(events.start[0]), np.count_nonzero(np.bincount(events.thread))
     together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""
     return f"{self_ns / 1e6:.3f} ms{together}"
-
-
-def short_names(rows: Sequence[Total]) -> list[str]:
-    """Return names that fit in a cell of one line and differ where the rows do: by their kind, both ends or a number.
-
-    >>> short_names([Total("k" * 80 + "1"), Total("k" * 80 + "2"), Total("a", kind="cpu"), Total("a", kind="gpu")])[1:]
-    ['kkkkkkkkkkkkkkkkkkkkkkkkkkkkk…kkkkkkkkkkkkkkkkkkkkkkkkkkkkk2', 'a (cpu)', 'a (gpu)']
-    """
-    count, texts = Counter(row.name for row in rows), []
-    for row in rows:
-        line = clean(" ".join((f"{row.name} ({row.kind})" if count[row.name] > 1 else row.name).split()))
-        texts.append(line if len(line) <= NAME else f"{line[: NAME // 2 - 1]}…{line[-NAME // 2 :]}")
-    all_of, seen = Counter(texts), Counter[str]()
-    for n, text in enumerate(texts):
-        seen[text] += 1
-        texts[n] = f"{text} #{seen[text]}" if all_of[text] > 1 else text
-    return texts

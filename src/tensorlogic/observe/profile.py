@@ -17,6 +17,7 @@ from ..plan.cost import nbytes
 from ..tables import counted, html_text, table
 from .columns import Groups, Names
 from .trace import Trace
+from .trace_names import operation_names, short_names
 from .tracks import self_times
 
 SAMPLES = 1001  # times kept of an operation; of more calls, this many evenly spaced quantiles
@@ -103,6 +104,8 @@ class OpProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What runs cost, operation by operation; it prints as a table, the longest first.
 
+    Where a trace has one name for entries of several kinds, as on a CPU and a GPU, the kind stands behind: ``step (kernel)``.
+
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
     >>> graph = b.build(y=b.relu(b.input("x", ("n", 3)) @ b.input("w", (3, 2))))
@@ -163,11 +166,11 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return "no steps were profiled"
         longest = sorted(self.op_profiles.items(), key=lambda item: -item[1].self_time_ms)
         rows = []
-        for name, op in longest[:ROWS]:
+        for shown, (name, op) in zip(short_names([name for name, _ in longest]), longest[:ROWS], strict=False):
             whole = f"{op.count:,}", f"{op.self_time_ms:,.3f}", f"{self.share(name):.1f}%"
             calls = (f"{ms * 1e3:,.1f}" for ms in (op.avg_time_ms, op.p50_time_ms, op.p99_time_ms))
             rates = (f"{rate:.2f}" for rate in (op.gflops_per_second, op.gb_per_second))
-            rows.append([name, *whole, *calls, bytes_text(op.peak_bytes), *rates])
+            rows.append([shown, *whole, *calls, bytes_text(op.peak_bytes), *rates])
         head = ["operation", "count", "self ms", "share", "mean µs", "p50 µs", "p99 µs", "memory", "GFLOP/s", "GB/s"]
         lines = [table(head, rows, right=range(1, len(head)))]
         if len(longest) > ROWS:
@@ -183,14 +186,15 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _op_profiles(trace: Trace) -> dict[str, OpProfile]:
-    """Sum steps up by what they do; of those whose plan is not known, only their times."""
+    """Sum steps up by what they do, each kind of entry by itself; of those whose plan is not known, only their times."""
     steps = trace.columns()
     steps = steps.where(k.kind != "span" for k in steps.kinds)
     took, own = steps.end - steps.start, self_times(trace, steps)
     by_kind = Groups(steps.kind, len(steps.kinds))
     calls, self_ns = by_kind.counts().tolist(), by_kind.sums(own).tolist()
-    names = Names()
-    number = np.array([names.number(k.name) if n else -1 for k, n in zip(steps.kinds, calls, strict=True)], np.intp)
+    keys = Names()
+    ran = [keys.number((k.name, k.kind)) if n else -1 for k, n in zip(steps.kinds, calls, strict=True)]
+    number, names = np.array(ran, np.intp), operation_names(list(keys))
     members: list[list[int]] = [[] for _ in names]
     for kind, name in enumerate(number.tolist()):
         if name >= 0:

@@ -9,6 +9,7 @@ from ..events import Hook, RunRecord
 from ..tables import counted, html_text, table
 from .profile import ProfileData
 from .trace import Trace
+from .trace_names import one_line
 from .tracks import tracks
 
 BAR = 40  # characters that a timeline is wide
@@ -75,9 +76,9 @@ class TimelineProfiler:
                 left = min(BAR - 1, (start - begin) * BAR // length)
                 wide = max(1, (end - begin) * BAR // length - left)
                 bar = " " * left + "█" * wide + " " * (BAR - left - wide)
-                name = "  " * depth + events.kinds[kind].name
+                name = "  " * depth + one_line(events.kinds[kind].name)
                 rows.append([f"{(start - begin) / 1e6:,.3f}", f"{(end - start) / 1e6:,.3f}", f"|{bar}|", name])
-            lines.append(table(["start ms", "ms", track.name, "name"], rows, right={0, 1}))
+            lines.append(table(["start ms", "ms", one_line(track.name), "name"], rows, right={0, 1}))
             if len(track.kind) > limit:
                 lines.append(f"... {len(track.kind) - max(0, limit):,} more")
         return "\n".join(lines)

@@ -47,6 +47,7 @@ class TraceEvent(NamedTuple):
     thread: int
     step: Step | None = None
     args: Mapping[str, Any] | None = None  # what a file says of it
+    chrome: Mapping[str, bytes] | None = None  # further fields that a Chrome file gives it, each as JSON
 
     @property
     def duration_ns(self) -> int:
@@ -119,6 +120,7 @@ class Trace(Hook):
         self.detail = detail
         self.threads = dict(threads or {})  # names, where they are known
         self.skipped: dict[str, int] = {}  # what a file holds that could not be read: why, and how often
+        self.damage: str | None = None  # why a file could not be read to its end, or not all of it
         self.chrome: ChromeParts | None = None  # of a trace that was read from such a file
         self._plans: list[ExecutionPlan] = []
         self._numbers: dict[int, int] = {}

@@ -50,6 +50,9 @@ def to_chrome(trace: Trace) -> str:
                 kind = events.kinds[k]
                 if k not in facts:
                     facts[k] = b',"args":' + encode(kind.facts()) + b"}"
+                    if kind.chrome:
+                        further = (b"," + encode(field) + b":" + value for field, value in kind.chrome.items())
+                        facts[k] = facts[k][:-1] + b"".join(further) + b"}"
                 head = encode({"ph": "X", "cat": kind.kind, "name": clean(kind.name), "pid": pid, "tid": tid})
                 before[k] = b",\n" + head[:-1] + b',"ts":'
             pieces = [b',"dur":'] * (5 * len(kinds))  # of each event five, put together once
@@ -62,7 +65,7 @@ def to_chrome(trace: Trace) -> str:
         raise half_a_character(error) from None
     written[:1] = [b"{", fields, b'"traceEvents":[', *(first[2:] for first in written[:1])]  # no comma before the first
     written.append(b"]}")
-    return b"".join(written).decode()
+    return b"".join(written).decode("utf-8", "replace")  # what stands as a file had it may be no UTF-8
 
 
 def _json_value(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import zlib
@@ -18,6 +19,7 @@ from .trace_readers import read
 
 UNPACKED = 64 << 20  # bytes that any .gz file may unpack to; a larger one may unpack to RATIO times its own size
 RATIO = 200
+PIECE = 1 << 13  # bytes of a damaged file that are unpacked at a time: no more are lost before the damage
 ENDINGS = {  # the first that fits says the form
     "speedscope.json": "speedscope",
     ".rust.json": "rust",
@@ -96,20 +98,41 @@ def load(path: str | Path) -> Trace:
         raise no_file(path) from None
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
+    damage = None
     try:
-        return read(_unpacked(data) if data[:2] == b"\x1f\x8b" else data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{str(path)!r} is not whole: {error}", code="E244") from None
+        if data[:2] == b"\x1f\x8b":
+            data, damage = _unpacked(data)
+        trace = read(data, damage)
+        if damage and not len(trace) and not (trace.chrome and trace.chrome.others):
+            raise FormatError("it holds nothing")
+        return trace
     except FormatError as error:
-        raise error.renamed(f"{str(path)!r}: {error.diagnostic.message}") from None
+        message = error.diagnostic.message
+        if damage:
+            text = f"{str(path)!r} is not whole, {damage}; what could be unpacked cannot be read: {message}"
+            raise FormatError(text, "copy or record the file again", code="E244") from None
+        raise error.renamed(f"{str(path)!r}: {message}") from None
 
 
-def _unpacked(data: bytes) -> bytes:
-    """Decompress a gzip file, unless it grows far beyond what traces do."""
-    limit = max(UNPACKED, RATIO * len(data))
-    with gzip.open(io.BytesIO(data)) as file:
-        text = file.read(limit + 1)
+def _unpacked(data: bytes) -> tuple[bytes, str | None]:
+    """Decompress a gzip file as far as it goes, unless it grows far beyond what traces do; and say what is wrong with it."""
+    limit, damage = max(UNPACKED, RATIO * len(data)), None
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            text = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        damage = "its gzip data end early" if isinstance(error, EOFError) else f"its gzip data are broken: {error}"
+        text = _unpacked_start(data, limit)
     if len(text) > limit:
         message = f"{bytes_text(len(data))} of gzip unpack to more than {bytes_text(limit)}"
         raise FormatError(message, "if that is right, unpack it first: gunzip", code="E253")
-    return text
+    return text, damage
+
+
+def _unpacked_start(data: bytes, limit: int) -> bytes:
+    """Decompress a damaged gzip file up to the damage, or to the limit."""
+    text = bytearray()
+    with gzip.open(io.BytesIO(data)) as file, contextlib.suppress(OSError, EOFError, zlib.error):
+        while len(text) <= limit and (piece := file.read1(PIECE)):
+            text += piece
+    return bytes(text)

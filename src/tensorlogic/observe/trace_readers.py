@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -13,21 +12,20 @@ import msgspec
 
 from ..errors import FormatError, nearest
 from .analyze import frame_text
+from .broken_traces import BrokenFile
 from .columns import FAR, Names
 from .recorded_traces import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import ChromeParts, Trace, TraceEvent
 
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
 JSON_START = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[\]])')  # and not a stack whose first frame begins with a bracket
-EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
-EVENTS_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 SKIPPED = {"E249": "with a time out of range", "E258": "without a time", "E259": "without a duration"}
-WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
+END_FIELDS = {"sf": "esf", "stack": "estack"}  # what an event with a duration calls those of its end
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 
 
 class _ChromeEvent(msgspec.Struct, gc=False):
-    """One event of the Chrome form; a file may say more of it than is read here."""
+    """What is read here of an event of the Chrome form, and what flows and instants have beside."""
 
     ph: str
     name: str = ""
@@ -37,6 +35,17 @@ class _ChromeEvent(msgspec.Struct, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: dict[str, Any] | None = None
+    id: Any = None
+    bp: Any = None
+    s: Any = None
+
+
+READ = frozenset(_ChromeEvent.__struct_fields__) - {"id", "bp", "s"}
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _PlainEvent(_ChromeEvent, gc=False, forbid_unknown_fields=True):
+    """An event that has no other fields, as most do not."""
 
 
 class _Frame(msgspec.Struct):
@@ -65,17 +74,25 @@ class _SpeedscopeFile(msgspec.Struct):
     profiles: list[_Profile]
 
 
-def read(data: bytes) -> Trace:
-    """Read a trace from the bytes of a file."""
-    data = data.removeprefix(b"\xef\xbb\xbf")
+def read(data: bytes, damage: str | None = None) -> Trace:
+    """Read a trace from the bytes of a file, or from what could be unpacked of a damaged one."""
+    trace = _read(data.removeprefix(b"\xef\xbb\xbf"), damage is not None)
+    trace.damage = damage or trace.damage
+    return trace
+
+
+def _read(data: bytes, damaged: bool) -> Trace:
     if not JSON_START.match(data):
-        return _collapsed(data)
+        return _collapsed(data[: data.rfind(b"\n") + 1] if damaged else data)  # a line that was cut has another weight
     try:
         file = _decoded(data, dict[str, msgspec.Raw] if data.lstrip()[:1] == b"{" else list[msgspec.Raw])
     except FormatError as error:
         if error.diagnostic.code not in ("E245", "E246", "E231") or b'"ph"' not in data:
             raise
-        return _chrome(_loose_elements(data.decode("utf-8", "replace")), "$.traceEvents", {}, error)
+        broken = BrokenFile(data.decode("utf-8", "replace"))
+        trace = _chrome(broken.events(), "$.traceEvents", broken.fields, error)
+        trace.damage = broken.damage
+        return trace
     if isinstance(file, list):
         return _chrome(map(bytes, file), "$", {})
     if "traceEvents" in file:
@@ -110,34 +127,6 @@ def _decoded(data: bytes | msgspec.Raw, type: Any) -> Any:
         raise FormatError(f"not JSON: {error}, line {line}, column {column}, at {near!r}", code="E245") from None
 
 
-def _loose_elements(text: str) -> Iterator[bytes]:
-    """Go through the events of a file that is not JSON as a whole: NaN is read as null, what is cut off or broken as nothing."""
-    decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)
-    encode = msgspec.json.Encoder(decimal_format="number").encode
-    start = EVENTS_START.search(text)
-    at, wasted = start.end() if start is not None else text.find("[") + 1 or len(text), 0
-    while wasted < WASTED:
-        while at < len(text) and text[at] in ", \t\r\n":
-            at += 1
-        if at >= len(text) or text[at] == "]":
-            return
-        try:
-            element, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            yield b""
-            unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
-            wasted += len(text) if unclosed else at  # that is how far Python counts the lines for its message
-            following = EVENTS_BETWEEN.search(text, at)
-            at = len(text) if following is None else following.end()
-            continue
-        try:
-            yield encode(element)
-        except UnicodeEncodeError:  # half of a pair of surrogates
-            yield b""
-    for _ in range(text.count('"ph"', at)):
-        yield b""
-
-
 def _ns(value: Decimal, scale: int, path: str) -> int:
     """Return a time in nanoseconds, rounded."""
     if value.is_finite() and value.adjusted() < 19:
@@ -155,7 +144,7 @@ def _chrome(
     elements: Iterable[bytes], path: str, fields: Mapping[str, bytes], broken: FormatError | None = None
 ) -> Trace:
     """Read events of the Chrome form; what cannot be read is skipped and counted, unless nothing else is there."""
-    decode = msgspec.json.Decoder(_ChromeEvent).decode
+    plain, decode = msgspec.json.Decoder(_PlainEvent).decode, msgspec.json.Decoder(_ChromeEvent).decode
     threads = Names()  # processes and threads
     others: list[bytes] = []  # metadata, counters, flows, instants: kept as they stand
     processes: dict[int | str, str] = {}
@@ -164,8 +153,12 @@ def _chrome(
     marks: dict[int, list[Mark]] = {}  # by thread: events that only begin or end
     skipped: Counter[str] = Counter()
     for n, element in enumerate(elements):
+        further = None  # fields that are kept as they stand
         try:
-            e = decode(element)
+            try:
+                e: _ChromeEvent = plain(element)
+            except msgspec.ValidationError:
+                e, further = decode(element), _further(element)
             if e.ph not in ("X", "B", "E"):
                 others.append(element)
                 name = (e.args or {}).get("name")
@@ -174,11 +167,13 @@ def _chrome(
                 elif e.ph == "M" and e.name == "thread_name" and isinstance(name, str):
                     names[threads.number((e.pid, e.tid))] = name
                 continue
+            if e.id is not None or e.bp is not None or e.s is not None:
+                further = _further(element)
             if e.ts is None:
                 raise _no_trace(f"an event {e.ph!r} needs a time", f"{path}[{n}].ts", "E258")
             start = _ns(e.ts, 1000, f"{path}[{n}].ts")
             if e.ph != "X":
-                marks.setdefault(threads.number((e.pid, e.tid)), []).append((start, n, e))
+                marks.setdefault(threads.number((e.pid, e.tid)), []).append((start, n, e, further))
                 continue
             spot = f"{path}[{n}].dur"
             if e.dur is None or not e.dur.is_finite() or e.dur < 0:
@@ -187,7 +182,7 @@ def _chrome(
                 )
             _ns(e.dur, 1000, spot)  # in range by itself, so that it can be added
             end, thread = _ns(e.ts + e.dur, 1000, spot), threads.number((e.pid, e.tid))
-            events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
+            events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args, further))
         except FormatError as error:
             skipped[SKIPPED[error.diagnostic.code or ""]] += 1
             broken = broken or error
@@ -199,7 +194,7 @@ def _chrome(
     for thread, own in marks.items():
         pairs, alone = _paired(thread, own)
         events += pairs
-        for _, n, e in alone:
+        for _, n, e, _ in alone:
             begins = e.ph == "B"
             skipped["that begin and never end" if begins else "that end and never begin"] += 1
             text = f"{e.name!r} begins and never ends" if begins else "an end without a begin"
@@ -212,7 +207,14 @@ def _chrome(
     return trace
 
 
-Mark = tuple[int, int, _ChromeEvent]
+Mark = tuple[
+    int, int, _ChromeEvent, dict[str, bytes] | None
+]  # time, place in the file, event and what else is said of it
+
+
+def _further(element: bytes) -> dict[str, bytes]:
+    """Return the fields of an event that are not read here, as JSON."""
+    return {name: bytes(value) for name, value in _fields(element).items() if name not in READ}
 
 
 def _paired(thread: int, marks: list[Mark]) -> tuple[list[TraceEvent], list[Mark]]:
@@ -221,15 +223,16 @@ def _paired(thread: int, marks: list[Mark]) -> tuple[list[TraceEvent], list[Mark
     stack: list[Mark] = []
     alone: list[Mark] = []
     for mark in sorted(marks, key=lambda m: m[:2]):  # of equal times the one that stands first in the file
-        at, _, e = mark
+        at, _, e, further = mark
         if e.ph == "B":
             stack.append(mark)
         elif not stack:
             alone.append(mark)
         else:
-            start, _, begin = stack.pop()
+            start, _, begin, own = stack.pop()
             args = {**(begin.args or {}), **(e.args or {})}
-            events.append(TraceEvent(begin.name, begin.cat or "event", start, at, thread, None, args))
+            chrome = {**{END_FIELDS.get(name, name): value for name, value in (further or {}).items()}, **(own or {})}
+            events.append(TraceEvent(begin.name, begin.cat or "event", start, at, thread, None, args, chrome))
     return events, alone + stack
 
 

@@ -1,0 +1,151 @@
+"""Reads Chrome files that are not JSON as a whole: what can be read of them, and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+
+import msgspec
+
+WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
+PATIENCE = 1 << 22  # characters of broken values whose brackets are followed
+EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
+EVENT = r'\{\s*"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|bp)"\s*:'  # how events begin
+BETWEEN_EVENTS = [re.compile(rf"\}}\s*,\s*(?={begin})") for begin in (EVENT, r"\{")]  # or at least objects
+AFTER_EVENT = re.compile(rf",\s*(?:{EVENT}|\])|\]")
+AFTER_FIELD = re.compile(r',\s*"|\}')
+SPACE = re.compile(r"[,\s]*")
+FIELD = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
+CLOSING = {"{": "}", "[": "]"}
+_read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None).raw_decode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class BrokenFile:
+    """A Chrome file that is not JSON as a whole; NaN is read as null.
+
+    ``fields``, beside the events, and ``damage``, what else is wrong with the file, are known after the last event.
+
+    >>> file = BrokenFile('{"a": 1, "traceEvents": [{"ph": "X"}, {"ph" "X"}, {"ts": NaN}], "b": 2')
+    >>> list(file.events()), file.fields, file.damage
+    ([b'{"ph":"X"}', b'', b'{"ts":null}'], {'a': b'1', 'b': b'2'}, 'its JSON stops short')
+    """
+
+    def __init__(self, text: str) -> None:
+        self.fields: dict[str, bytes] = {}
+        self.damage: str | None = None
+        self._text, self._at = text, 0
+        self._wasted, self._patience, self._between = 0, PATIENCE, list(BETWEEN_EVENTS)
+
+    def events(self) -> Iterator[bytes]:
+        """Go through the events, each as JSON; one that cannot be read is empty."""
+        begin = self._next()
+        self._at += 1
+        if begin == "[":
+            yield from self._elements()  # Chrome itself leaves out the bracket at the end
+            self._end()
+            return
+        while self._wasted < WASTED and self._next() not in ("}", ""):
+            field = FIELD.match(self._text, self._at)
+            if field is None:
+                self._damage("its JSON is broken between its fields")
+                self._to_events()
+                continue
+            name, self._at = _name(field[1]), field.end()
+            if name == "traceEvents" and self._text.startswith("[", self._at):
+                self._at += 1
+                yield from self._elements()
+                continue
+            value = self._value(AFTER_FIELD)
+            if value is None:
+                self._damage(f"its field {name!r} cannot be read")
+            else:
+                self.fields[name] = value
+        if self._next() == "}":
+            self._at += 1
+            self._end()
+        else:
+            self._damage("its JSON stops short")
+
+    def _elements(self) -> Iterator[bytes]:
+        """Go through the elements of a list, and behind it."""
+        while self._wasted < WASTED:
+            sign = self._next()
+            if sign in ("]", ""):
+                self._at += len(sign)
+                return
+            yield self._value(AFTER_EVENT) or b""
+        for _ in range(self._text.count('"ph"', self._at)):
+            yield b""
+        self._at = len(self._text)
+
+    def _next(self) -> str:
+        """Go to the next sign that is no space or comma, and return it; nothing at the end."""
+        self._at = SPACE.match(self._text, self._at).end()  # type: ignore[union-attr] # it always matches
+        return self._text[self._at : self._at + 1]
+
+    def _end(self) -> None:
+        if self._next():
+            self._damage("more stands behind the end of its JSON")
+
+    def _damage(self, what: str) -> None:
+        self.damage = self.damage or what
+
+    def _value(self, after: re.Pattern[str]) -> bytes | None:
+        """Read the value that stands here, or go behind one that is broken."""
+        try:
+            value, self._at = _read_json(self._text, self._at)
+        except (ValueError, RecursionError) as error:
+            unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
+            self._wasted += len(self._text) if unclosed else self._at  # so far Python counts lines for its message
+            self._skip(after)
+            return None
+        try:
+            return _encode(value)
+        except (ValueError, RecursionError):  # such as half of a pair of surrogates
+            return None
+
+    def _skip(self, after: re.Pattern[str]) -> None:
+        """Go behind a broken value: where its brackets end, if that fits, else to the next event that can be seen."""
+        closing: list[str] = []
+        until = start = self._at
+        for token in TOKEN.finditer(self._text, start, start + self._patience):
+            sign, until = token[0], token.end()
+            if sign in CLOSING:
+                closing.append(CLOSING[sign])
+            elif sign[0] == '"' or (sign == "," and closing):
+                continue
+            elif not closing:
+                if after.match(self._text, token.start()):
+                    self._at = token.start()
+                    return
+                break
+            elif closing.pop() != sign:
+                break
+        self._patience -= until - start
+        if after is AFTER_FIELD:
+            self._to_events()
+            return
+        while self._between:
+            following = self._between[0].search(self._text, self._at)
+            if following is not None:
+                self._at = following.end()
+                return
+            del self._between[0]  # what is not in the rest of the file need not be sought again
+        self._at = len(self._text)
+
+    def _to_events(self) -> None:
+        """Go to the field with the events, if it is still to come, else to the end."""
+        events = EVENTS_START.search(self._text, self._at)
+        self._at = len(self._text) if events is None else events.start()
+
+
+def _name(text: str) -> str:
+    """Return the name that a field has in JSON, or what stands there where that is none."""
+    try:
+        return msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError:
+        return text
