@@ -489,3 +489,40 @@ def test_the_ending_of_a_file_makes_no_name_close(tmp_path):
         with pytest.raises(tl.FormatError) as caught:
             tl.load(tmp_path / name)
         assert caught.value.diagnostic.suggestions == hints
+
+
+RAGGED = {"x": [[1], [1, 2]]}
+
+
+def summed():
+    b = tl.GraphBuilder()
+    return b.build(loss=b.sum(b.square(b.input("x", ("n", 3)) @ b.input("w", (3, 2)))))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: EX.compile_graph(LAYER, ""), "a CompilationConfig is expected, got ''"),
+        (lambda: tl.CompilerContext({"D": 2}, predicates="p"), "predicates= is a mapping"),
+        (lambda: tl.CompilerContext({"D": 2}, graphs="p"), "graphs= is a mapping"),
+        (lambda: tl.batched(LAYER, [["x"]]), r"no input \['x'\] to batch"),
+        (lambda: tl.with_sizes(None, {"n": 2}), "with_sizes takes an EinsumGraph"),
+        (lambda: tl.EinsumGraph.load(None), "a graph is loaded from a path, got None"),
+        (lambda: LAYER.save(5), "a graph is saved to a path, got 5"),
+        (lambda: tl.CompilationCache(None), "max_entries must be a whole number"),
+        (lambda: tl.MemoryPool(np.ones(2)), "max_bytes is a number of bytes"),
+        (lambda: tl.TrainerConfig(precision=["float16"]), r"half the size, got \['float16'\]"),
+        (lambda: tl.GraphBuilder().cross_entropy(np.eye(2), np.eye(2), smoothing="0.1"), "label smoothing is a share"),
+        (lambda: tl.GraphBuilder().dropout(np.eye(2), None), "the rate of dropout is a share from 0 up to 1, got None"),
+        (lambda: tl.GraphBuilder().conv(np.ones((1, 8, 3)), "w"), "conv: weights"),
+        (lambda: EX.execute_stream(tl.batched(LAYER, ["x"]), RAGGED, inputs=ITEM).result(), "input 'x': a rectangular"),
+        (lambda: tl.quantize(summed(), tl.QuantizationConfig(tl.QuantizationType.INT8), calibration=[RAGGED]), "input 'x': a rectangular"),
+        (lambda: tl.quantize(summed(), tl.QuantizationConfig(tl.QuantizationType.INT8), params="w"), "params= are arrays"),
+        (lambda: tl.Trainer(EX).fit(summed(), {"w": np.ones((3, 2))}, RAGGED), "data 'x': a rectangular"),
+        (lambda: tl.Trainer(EX).fit(summed(), {"w": np.ones((3, 2))}, {}, fixed=RAGGED), "fixed 'x': a rectangular"),
+        (lambda: EX.execute_stream(summed(), {5: 1}).result(), "5"),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_wrong_kind(call, message):
+    with pytest.raises(tl.TensorLogicError, match=message):
+        call()

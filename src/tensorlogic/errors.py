@@ -23,6 +23,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from numbers import Real
 from typing import Any, Self
 
 import msgspec
@@ -278,6 +279,20 @@ def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
         )
 
 
+def expect_share(what: str, value: Any, example: str) -> None:
+    """Refuse what is no share from 0 up to 1.
+
+    >>> try:
+    ...     expect_share("label smoothing", 1.5, "0.1")
+    ... except InputError as error:
+    ...     print(error.diagnostic.message)
+    label smoothing is a share from 0 up to 1, got 1.5
+    """
+    if not isinstance(value, Real) or not 0 <= value < 1:  # type: ignore[operator]
+        message = f"{what} is a share from 0 up to 1, got {value_text(value)}"
+        raise InputError(message, f"write {example}", code="E846")
+
+
 def expect_known(
     what: str,
     names: Iterable[object],
@@ -331,7 +346,7 @@ def closest(word: object, known: Iterable[str]) -> str | None:
     """
     import difflib  # an error may take its time, a start-up not
 
-    folded, text = {name.casefold(): name for name in known}, str(word).casefold()
+    folded, text = {str(name).casefold(): name for name in known}, str(word).casefold()
     holding = [name for name in folded if len(text) > 3 and text in name]
     close = difflib.get_close_matches(text, folded, n=1, cutoff=0.7 if len(text) > 3 else 0.65)
     close = close or (holding if len(holding) == 1 else [])

@@ -127,7 +127,7 @@ def test_a_stream_that_was_closed_has_no_result():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"x": None}, "an array is expected for input 'x', got None"),
+        ({"x": None}, "input 'x': None is given where an array is expected"),
         ([{"x": ROWS}, None], "chunk 1: an array is expected for input 'x', got None"),
         ([{"x": ROWS}, "rows"], "chunk 1: an array is expected for input 'x', got 'rows'"),
         ({"x": ROWS, "z": ROWS}, "the source has 'z', but the graph has no such input"),

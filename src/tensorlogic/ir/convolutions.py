@@ -55,10 +55,10 @@ class Convolutions(TensorMethods[T], Generic[T]):
         array([1., 3., 6., 9., 7.])
         """
         sizes, window = self._shape(x, "conv"), self._shape(weight, "conv")
-        *spatial, depth, outputs = window
         if len(sizes) != len(window) or len(window) < 3 or not all(isinstance(d, int) for d in window):
             hint = "write (batch, height, width, channels) and (3, 3, channels, outputs)"
             raise ShapeError(f"conv: weights {list(window)} do not fit {list(sizes)}", hint, code="E881")
+        *spatial, depth, outputs = window
         axes = _axes("conv", sizes, [int(d) for d in spatial], stride, padding, dilation)
         parts = integer(groups, "conv: a number of groups")
         channels = sizes[-1]

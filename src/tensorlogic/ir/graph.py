@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from ..diagnostics import SourceLocation
-from ..errors import GraphError
+from ..errors import GraphError, expect
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
@@ -253,6 +254,7 @@ class EinsumGraph:
         """Write ``path`` (JSON) and, if there are constants, a safetensors file beside it."""
         from .files import save
 
+        expect(path, (str, PathLike), "a graph is saved to a path", 'write graph.save("model.json")')
         save(self, Path(path))
 
     @classmethod
@@ -260,6 +262,7 @@ class EinsumGraph:
         """Read a graph file: JSON (ours or the Rust crate's) or the text form."""
         from .files import load
 
+        expect(path, (str, PathLike), "a graph is loaded from a path", 'write tl.EinsumGraph.load("model.json")')
         return load(Path(path))
 
     to_dot = _drawn("to_dot", "Graphviz DOT")

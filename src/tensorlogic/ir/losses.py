@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from ..diagnostics import value_text
-from ..errors import InputError, ShapeError
+from ..errors import ShapeError, expect_share
 from .methods import Axes, TensorMethods
 from .tensor import TensorOperators
 from .types import BELOW_LABELS, INTEGERS, TensorShape, normal_axis, plain_array
@@ -82,10 +81,10 @@ class Losses(TensorMethods[T], Generic[T]):
         Labels are from 0: others are refused, also where their weight is 0. ``smoothing`` is the share of each label that is spread evenly over all classes.
         """
         logs = self.log_softmax(logits, axis)
+        expect_share("label smoothing", smoothing, "0.1")
         even = self.mean(logs, axis) if smoothing else None
         values = self.negative(self._expected(logs, logits, target, axis))
         if even is not None:
-            _share("label smoothing", smoothing)
             values = self.subtract(self.multiply(1 - smoothing, values), self.multiply(smoothing, even))
         return self.weighted_mean(values, weights)
 
@@ -152,12 +151,7 @@ class Losses(TensorMethods[T], Generic[T]):
 
 
 def _smoothed(build: Losses[T], target: Any, smoothing: float, classes: int) -> Any:
+    expect_share("label smoothing", smoothing, "0.1")
     if not smoothing:
         return target
-    _share("label smoothing", smoothing)
     return build.add(build.multiply(target, 1 - smoothing), smoothing / classes)
-
-
-def _share(what: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise InputError(f"{what} is a share from 0 up to 1, got {value_text(value)}", "write 0.1", code="E846")

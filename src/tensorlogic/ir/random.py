@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..diagnostics import value_text
-from ..errors import InputError
+from ..errors import expect_share
 from .methods import TensorMethods
 from .sizes import Dim, dim, prod
 
@@ -53,10 +52,7 @@ class Random(TensorMethods[T], Generic[T]):
 
     def dropped(self, x: Any, rate: float, training: Any, step: Any, key: int) -> T:
         """Set a share of the elements to 0 while ``training``, and scale the others so that the mean stays."""
-        if not 0 <= rate < 1:
-            raise InputError(
-                f"the rate of dropout is a share from 0 up to 1, got {value_text(rate)}", "write 0.5", code="E846"
-            )
+        expect_share("the rate of dropout", rate, "0.5")
         kept = self.greater_equal(self.uniform(self._shape(x, "dropout"), step, key=key), rate)
         scaled = self.where(kept, self.multiply(x, 1 / (1 - rate)), 0)
         return self.where(training, scaled, x)

@@ -142,7 +142,15 @@ _OF_TORCH = {  # what to do, by a word of PyTorch's error
 }
 
 
-def plain_array(value: object) -> Array:
+def named_array(what: str, value: object, dtype: str | None = None) -> Array:
+    """Return a value as a NumPy array; where there is none, the error begins with what it was to be, such as ``data 'x'``."""
+    try:
+        return plain_array(value, dtype)
+    except TensorLogicError as error:
+        raise error.renamed(f"{what}: {error.diagnostic.message}") from None
+
+
+def plain_array(value: object, dtype: str | None = None) -> Array:
     """Return a value as a NumPy array, or say plainly why there is none."""
     if value is None:
         hint = "the value is missing: give an array, a list or a number"
@@ -151,7 +159,7 @@ def plain_array(value: object) -> Array:
         hint = "give all of its elements: x.toarray()"
         raise DTypeError(f"a {type(value).__name__} of SciPy is no array", hint, code="E123")
     try:
-        return np.asarray(value)
+        return np.asarray(value, dtype)
     except TensorLogicError:  # a list of tensors of a graph
         raise
     except ValueError as error:

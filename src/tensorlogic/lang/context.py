@@ -96,6 +96,8 @@ class CompilerContext:
                 twice = Counter(members).most_common(1)[0][0]
                 raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")
             self.domains[name] = tuple(members)
+        for what, told in (("predicates", predicates), ("graphs", graphs)):
+            expect({} if told is None else told, Mapping, f"{what}= is a mapping of names of predicates")
         self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}
         self.predicates = {n: _signature(n, s) for n, s in ({} if predicates is None else predicates).items()}
         for predicate, signature in self.predicates.items():

@@ -35,11 +35,11 @@ def batched(graph: EinsumGraph, over: str | Sequence[str], size: Dim = "batch") 
     expect_graph(graph)
     require_valid(graph)
     expect(over, (str, Sequence, set, frozenset), "over= names inputs", *nearest("", graph.inputs))
-    names = [over] if isinstance(over, str) else list(dict.fromkeys(over))
+    names = [over] if isinstance(over, str) else list(over)
     if not names:
         raise GraphError("over= names no input, so there is nothing to batch", *nearest("", graph.inputs), code="E510")
     for name in names:
-        if name not in graph.inputs:
+        if not isinstance(name, str) or name not in graph.inputs:
             raise GraphError(f"the graph has no input {name!r} to batch", *nearest(name, graph.inputs), code="E302")
     if isinstance(size, str):
         size = dim(unused(size, graph.size_names))

@@ -216,7 +216,12 @@ def _options(
 ) -> Options:
     """Check what the caller asked for."""
     check(graph)
-    expect(custom or {}, Mapping, "custom= maps operations, outputs or nodes to functions", 'write {"sin": rule}')
+    expect(
+        {} if custom is None else custom,
+        Mapping,
+        "custom= maps operations, outputs or nodes to functions",
+        'write {"sin": rule}',
+    )
     by_name: dict[str, Custom] = {}
     by_node: dict[int, Custom] = {}
     words = {*OPS, *FUNCTIONS, *REDUCTIONS}

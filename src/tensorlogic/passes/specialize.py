@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic, value_text
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect, expect_known, nearest
 from ..ir import ops
-from ..ir.check import require_valid
+from ..ir.check import expect_graph, require_valid
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
@@ -61,6 +61,7 @@ def with_sizes(graph: EinsumGraph, sizes: Mapping[str, int]) -> EinsumGraph:
     >>> [item["y"].tolist() for item in result]
     [[[0.0, 1.0]], [[1.0, 1.0]]]
     """
+    expect_graph(graph, "with_sizes takes an EinsumGraph")
     env = {}
     for name, value in (checked_sizes(graph, sizes) or {}).items():
         env[name] = dim(value)

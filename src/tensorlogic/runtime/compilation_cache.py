@@ -100,7 +100,7 @@ class CompilationCache:
     ) -> None:
         bounds = {"max_entries": max_entries, "folder_bytes": folder_bytes, "folder_entries": folder_entries}
         for name, bound in bounds.items():
-            if bound is not None:
+            if bound is not None or name == "max_entries":
                 expect_whole(name, bound, 0, 'write CompilationCache(100, "folder", folder_bytes=1 << 30)')
         self.folder_bytes, self.folder_entries = folder_bytes, folder_entries
         self.folder = None if folder is None else Path(folder)

@@ -178,7 +178,7 @@ class GraphCompiler:
         self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Sizes = None
     ) -> CompiledGraph:
         """Optimize a graph; where all sizes are known, plan it too."""
-        return compile_for(self._executor, graph, config or CompilationConfig(), sizes)
+        return compile_for(self._executor, graph, CompilationConfig() if config is None else config, sizes)
 
 
 def compile_for(

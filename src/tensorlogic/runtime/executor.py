@@ -187,7 +187,7 @@ class Executor:
         """
         from .compile import compile_for
 
-        return compile_for(self, graph, config or self.config, sizes, example)
+        return compile_for(self, graph, self.config if config is None else config, sizes, example)
 
     execute_compiled = modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache

@@ -97,6 +97,6 @@ def whole_shape(shape: Any) -> tuple[int, ...]:
 
 def whole_bytes(value: Any, name: str) -> int:
     """Return a number of bytes, given under a name, as an integer."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise InputError(f"{name} is a number of bytes, got {value_text(value)}", code="E310")
     return index(value)

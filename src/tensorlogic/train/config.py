@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, expect, expect_whole, nearest
+from ..errors import InputError, expect, expect_known, expect_whole, nearest
 from ..ir.types import TensorType
 from . import optim
 from .optim import Optimizer
@@ -76,9 +76,8 @@ class TrainerConfig:
                 check_number(f"{key} of {name!r}", own[key], zero=True)
         if self.folder is not None:
             expect(self.folder, (str, Path), "folder= is a path", 'write folder="run"')
-        if self.precision is not None and self.precision not in HIGHEST_SCALE:
-            hint = nearest(self.precision, HIGHEST_SCALE)
-            raise InputError(f"precision= is a dtype of half the size, got {self.precision!r}", *hint, code="E859")
+        if self.precision is not None:
+            expect_known("precision= is a dtype of half the size, got", [self.precision], HIGHEST_SCALE, "E859")
 
 
 def settings_of(given: Mapping[str, Mapping[str, Any]], params: Mapping[str, TensorType]) -> dict[str, Setting]:

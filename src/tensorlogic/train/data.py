@@ -16,7 +16,7 @@ from ..diagnostics import value_text
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..events import check_contexts
 from ..ir.files import no_file
-from ..ir.types import TensorType
+from ..ir.types import TensorType, named_array
 from ..lang.data_files import arrow_module
 from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
 from ..runtime.streams.blocks import Wanted
@@ -260,7 +260,7 @@ class _Columns:
 
 
 def _array(name: str, value: Any) -> Any:
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    array = value if isinstance(value, np.ndarray) else named_array(f"data {name!r}", value)
     if array.ndim == 0:
         hint = f"give it as fixed={{{name!r}: ...}} if it is the same for all examples"
         raise InputError(f"data {name!r} has no rows: it is a scalar", hint, code="E854")

@@ -16,7 +16,7 @@ from ..events import check_contexts, span
 from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
-from ..ir.types import TensorType
+from ..ir.types import TensorType, named_array
 from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.recovery.checkpoints import CheckpointManager
@@ -158,7 +158,7 @@ class Trainer:
         for what, given in (("fixed", fixed), ("states", states)):
             if given is not None:
                 expect(given, Mapping, f"{what}= are arrays by name", f'write {what}={{"table": array}}')
-        self._fixed = {name: np.asarray(value) for name, value in (fixed or {}).items()}
+        self._fixed = {name: named_array(f"fixed {name!r}", value) for name, value in (fixed or {}).items()}
         for name in (*self._fixed, *(states or {})):
             if (known := loss or self.loss) is not None and name not in getattr(known, "inputs", (name,)):
                 raise InputError(f"the loss graph has no input {name!r}", *nearest(name, known.inputs), code="E302")

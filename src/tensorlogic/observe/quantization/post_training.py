@@ -16,7 +16,7 @@ from ...ir.graph import EinsumGraph, bodies, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
 from ...ir.quantized import QuantizationGranularity, QuantizedTensor, checked_floats, placed
-from ...ir.types import INTEGERS, Array, TensorType, normal_axis, plain_array
+from ...ir.types import INTEGERS, Array, TensorType, named_array, normal_axis, plain_array
 from ...passes.quantize import DYNAMIC, Choice, StaticScale, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
 from .calibration import RANGES, Seen, checked_activations, run_watched
@@ -147,7 +147,9 @@ def model_of(
     """Return a graph with the weights and the products that can be quantized, or raise where there is none."""
     expect_graph(graph, "quantize takes an EinsumGraph")
     batches = checked_batches(calibration)
-    values = {name: plain_array(v) for name, v in (params or {}).items()}
+    given_params = {} if params is None else params
+    expect(given_params, Mapping, "params= are arrays of weights by name", 'write params={"w": W}')
+    values = {name: named_array(f"weight {name!r}", v) for name, v in given_params.items()}
     batches = tuple({k: v for k, v in batch.items() if k not in values} for batch in batches)
     first = batches[0] if batches else {}
     types = {name: TensorType.of(plain_array(v)) for name, v in first.items()}
@@ -180,7 +182,9 @@ def checked_batches(calibration: Batches | None) -> tuple[dict[str, Any], ...]:
     batches = list(given)
     for batch in batches:
         expect(batch, Mapping, "a batch of calibration data is a mapping of inputs", 'write calibration=[{"x": X}]')
-    if not batches or any(np.size(v) == 0 for batch in batches for v in batch.values()):
+    if not batches or any(
+        named_array(f"input {name!r}", v).size == 0 for batch in batches for name, v in batch.items()
+    ):
         hint = "give some rows of data, such as the graph will run on"
         raise InputError("the calibration data are empty", hint, code="E326")
     return tuple(dict(batch) for batch in batches)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError, InputError
+from ...ir.types import named_array
 from .blocks import Block, Buffers, Wanted, check_axes, same_rows
 from .source_fingerprints import array_mark
 
@@ -39,7 +40,9 @@ def array_of(value: Any, wanted: Wanted, name: str) -> Any:
     if isinstance(value, str | os.PathLike) and Path(value).suffix.lower() == ".npy":
         array = _mapped(Path(value))
     else:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value, wanted.types[name].dtype)
+        array = (
+            value if isinstance(value, np.ndarray) else named_array(f"input {name!r}", value, wanted.types[name].dtype)
+        )
     check_axes(array, name, wanted.axes[name])
     return array
 
