@@ -121,7 +121,7 @@ FAULTS: dict[str, Fault] = {
     "E238": Fault("the program dot is missing", "SVG pictures are laid out by Graphviz.", "Install graphviz, or use to_mermaid() or to_dot()."),
     "E239": Fault("the program dot failed", "Graphviz did not lay out the graph, or not in time.", "Give it longer, or draw a smaller graph."),
     "E243": Fault("a file name that says no form", "Traces are written in the form that the end of the name asks for, and this one asks for none.", "End the name in .json, .speedscope.json, .rust.json, .collapsed or .svg; .gz behind compresses."),
-    "E244": Fault("a compressed file that is not whole", "The gzip data ends early or is damaged.", "Copy or record the file again."),
+    "E244": Fault("a compressed file that is not whole", "The gzip data ends early or is damaged, so that nothing of the file can be read, or its form needs the whole.", "Copy or record the file again."),
     "E245": Fault("a trace file that is not JSON", "The text breaks the rules of JSON where the message says, and no event in it could be read.", "Write the file again; one that was cut off has lost its end."),
     "E246": Fault("JSON that is nested too deeply", "Lists or objects stand inside one another thousands of levels deep.", "A trace has no such nesting: check what wrote the file."),
     "E248": Fault("events that are not those of a trace", "A field of the file is missing or of another type, at the path that the message shows.", "Check what wrote the file; single events that cannot be read are skipped, but here none could."),

@@ -1,5 +1,7 @@
 """Bottlenecks on a machine whose speeds are known, and advice that holds."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ def op(ms, *, count=10, flops=0, moved=0, dtype="float32", kernel="map", total=N
 
 
 def analyzed(least=1.0, **ops):
-    return tl.BottleneckAnalyzer(M, least=least).analyze(tl.ProfileData(ops, (1.0,)))
+    return tl.BottleneckAnalyzer(M, least=least).analyze(tl.ProfileData(ops, (0.1,) * 10))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_calls():
     assert "more rows" in advice
     assert advice.count(",") >= 4
     assert analyzed(relu=calls, einsum=op(10, flops=10**9)).recommendations == ()
-    assert analyzed(scan=op(1, kernel="loop"), transpose=op(1, kernel="view")).recommendations == ()
+    assert analyzed(fixpoint=op(1, kernel="loop"), transpose=op(1, kernel="view")).recommendations == ()
 
 
 def test_chains_of_small_steps_are_to_be_compiled():
@@ -150,6 +152,33 @@ def test_chains_of_small_steps_are_to_be_compiled():
     config = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
     assert "compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))" in advice
     assert len(ex.compile_graph(graph, config).plan().steps) == 1 < len(ex.plan(graph).steps)
+
+
+def test_a_scan_is_to_be_compiled():
+    b = tl.GraphBuilder()
+    rows = b.input("rows", (300, 4))
+    graph = b.build(y=b.scan(lambda c, r: (b.tanh(c * 0.5 + r), b.sum(c)), np.zeros(4), rows)[1])
+    ex = tl.Executor()
+    ex.enable_profiling()
+    ex.execute(graph, {"rows": np.ones((300, 4))})
+    advice = tl.BottleneckAnalyzer(M).analyze(ex.get_profile_data()).recommendations
+    assert any("in a scan (" in text and "compile_graph" in text for text in advice)
+
+
+def test_one_function_again_and_again_is_to_be_compiled():
+    ops = {"sin": op(5, count=12, moved=4 * 10**7)}
+    (advice,) = tl.BottleneckAnalyzer(M).analyze(tl.ProfileData(ops, (5.0,))).recommendations
+    assert "element-wise steps (sin), which compiling makes one" in advice
+    assert tl.BottleneckAnalyzer(M).analyze(tl.ProfileData(ops, (0.4,) * 12)).recommendations == ()
+
+
+def test_steps_of_others_get_no_advice_on_our_calls(tmp_path):
+    events = [{"name": f"aten::{n}", "cat": "cpu_op", "ph": "X", "ts": k, "dur": 1} for k, n in enumerate("ab" * 9)]
+    (tmp_path / "torch.json").write_text(json.dumps({"traceEvents": events}))
+    profile = tl.ProfileData.from_trace(tl.Trace.load(tmp_path / "torch.json"))
+    report = tl.BottleneckAnalyzer(M).analyze(profile)
+    assert len(report.bottlenecks) == 2
+    assert report.recommendations == ()
 
 
 def test_a_real_profile_on_this_machine():

@@ -19,6 +19,9 @@ WORTH = 10.0  # percent of the time that an operation must take to be worth advi
 LIKE_BOOLEAN = frozenset({"max_min", "max_product", "lukasiewicz", "noisy_or"})
 
 
+COMPILE = "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
+
+
 class Bottleneck(NamedTuple):
     """An operation that takes a large share of the time, and what limits its speed.
 
@@ -109,7 +112,8 @@ class BottleneckAnalyzer:
         shown = dict(zip(names, short_names(names), strict=True))
         worth = [b for b in rows if b.percentage >= WORTH]
         advice = [text for b in worth for text in _advice(b, ops[b.operation], here, shown[b.operation])]
-        return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *_joint_advice(rows, ops, shown)])), here)
+        joint = _joint_advice(rows, ops, shown, len(profile.run_times_ms))
+        return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *joint])), here)
 
 
 def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> Bottleneck:
@@ -143,16 +147,19 @@ def _advice(b: Bottleneck, op: OpProfile, here: Machine, name: str) -> Iterator[
         yield advice + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
 
 
-def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile], shown: dict[str, str]) -> Iterator[str]:
-    """Say what would help several operations: one step for many element-wise ones, and more rows for a call."""
-    share, names = _together([b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"], shown)
-    if share >= HALF and ", " in names:
-        yield (
-            f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: "
-            "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
-        )
-    with_rows = [b for b in rows if ops[b.operation].kernel not in ("loop", "view")]
-    share, names = _together([b for b in with_rows if b.bound == "overhead"], shown)
+def _joint_advice(
+    rows: Sequence[Bottleneck], ops: dict[str, OpProfile], shown: dict[str, str], runs: int
+) -> Iterator[str]:
+    """Say what would help several operations: one step for many element-wise ones or for a scan, and more rows for a call."""
+    maps = [b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"]
+    share, names = _together(maps, shown)
+    if share >= HALF and (len(maps) > 1 or sum(b.calls for b in maps) >= 2 * runs > 0):
+        yield f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: {COMPILE}"
+    calls = [b for b in rows if b.bound == "overhead" and ops[b.operation].kernel not in ("view", "")]
+    share, names = _together(calls, shown)
+    if share >= HALF and any(b.operation == "scan" for b in calls):
+        yield f"{share:.0f}% of the time is the cost of calls in a scan ({names}), which compiling can make one function: {COMPILE}"
+    share, names = _together([b for b in calls if ops[b.operation].kernel != "loop"], shown)
     if share >= HALF:
         advice = (
             f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "

@@ -17,6 +17,7 @@ from ..plan.machine import host
 from ..tables import html_text, table
 from .profile import Count, ProfileData, Time
 from .trace_files import reason, write_file
+from .trace_names import short_names
 
 FEWEST = 6  # of fewer values, even least and greatest enclose the median with less than 95% certainty: 2 · ½ⁿ > 5%
 RESAMPLES = 4000
@@ -122,11 +123,11 @@ class PerformanceComparison:
         names = sorted({**before, **after}, key=lambda n: -max(before.get(n, 0), after.get(n, 0)))
         rows = [
             [
-                name,
+                shown,
                 *(f"{ops[name]:,.3f}" if name in ops else "-" for ops in (before, after)),
                 f"{ratio(before[name], after[name]):.2f}x" if name in before and name in after else "-",
             ]
-            for name in names
+            for name, shown in zip(names, short_names(names), strict=True)
         ]
         medians = [f"{side.median_ms:,.3f}" for side in (self.baseline, self.now)]
         rows.append(["median run", *medians, f"{self.speedup:.2f}x"])

@@ -48,7 +48,9 @@ class OpProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_bytes: Count = 0  # the most that one call took for its results and while it ran
     moved_bytes: Count = 0
     flops: Count = 0
-    dtype: str = "float32"  # of the calls that took the most time, as is the kernel
+    dtype: str = (
+        "float32"  # of the calls that took the most time, as is the kernel; empty where their plan is not known
+    )
     kernel: str = "map"
 
     @property
@@ -213,7 +215,7 @@ def _op_profiles(trace: Trace) -> dict[str, OpProfile]:
             max((step.nbytes + step.scratch for step, _, _ in planned), default=0),
             sum(n * moved_bytes(step) for step, n, _ in planned),
             sum(n * step.flops for step, n, _ in planned),
-            *(() if longest is None else (work_dtype(longest), longest.kernel)),
+            *(("float32", "") if longest is None else (work_dtype(longest), longest.kernel)),
         )
     return profiles
 
