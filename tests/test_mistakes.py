@@ -521,8 +521,26 @@ def summed():
         (lambda: tl.Trainer(EX).fit(summed(), {"w": np.ones((3, 2))}, RAGGED), "data 'x': a rectangular"),
         (lambda: tl.Trainer(EX).fit(summed(), {"w": np.ones((3, 2))}, {}, fixed=RAGGED), "fixed 'x': a rectangular"),
         (lambda: EX.execute_stream(summed(), {5: 1}).result(), "5"),
+        (lambda: tl.MemoryEstimator().estimate(summed(), RAGGED), "a rectangular array is expected"),
+        (lambda: tl.GraphValidator().validate(None), "validate takes an EinsumGraph"),
+        (lambda: tl.debug.BreakpointManager().remove([]), r"taken away by its number, got \[\]"),
+        (lambda: tl.TensorCache().insert([], [1.0]), "a key has a hash"),
+        (lambda: tl.TensorCache().get({}), "a key has a hash"),
+        (lambda: tl.WorkspacePool(growth=None), "growth is a factor of at least 1, got None"),
+        (lambda: tl.CheckpointManager("never_written").save(RAGGED), "array 'x': a rectangular"),
+        (lambda: tl.CheckpointManager("never_written").load(None), "the number of a checkpoint must be"),
+        (lambda: tl.optim.one_cycle(0.1, steps=None), "steps is a whole number from 1, got None"),
+        (lambda: tl.BestCheckpoint(None), "a folder is given by its path"),
+        (lambda: tl.RecoveryConfig(fallback_backends=[["numpy"]]), "there is no backend"),
+        (lambda: tl.AdaptiveOptimizer(5), "the ways to choose from are a list"),
+        (lambda: tl.ViewBuilder("x", "abc"), "a rank must be a whole number"),
+        (lambda: tl.Client(None), "the address of a server is text, got None"),
+        (lambda: LAYER.with_axis_names("abc"), "names of axes are by input or output"),
+        (lambda: LAYER.with_scores(None), "scores are names of inputs"),
+        (lambda: tl.GraphBuilder().uniform(None, 0, key=0), "a shape must be a sequence of sizes"),
     ],
 )  # fmt: skip
-def test_arguments_of_the_wrong_kind(call, message):
+def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(tl.TensorLogicError, match=message):
         call()

@@ -121,6 +121,7 @@ class EinsumGraph:
         >>> EinsumGraph.from_json(graph.to_json()).axis_names["y"]
         (('ann', 'bob'),)
         """
+        expect(axis_names, Mapping, "names of axes are by input or output", 'write {"y": (("ann", "bob"),)}')
         return self._labelled(axis_names, self.scores)
 
     def with_scores(self, names: Iterable[str]) -> EinsumGraph:
@@ -133,6 +134,7 @@ class EinsumGraph:
         >>> b.build(y=b.minimum(b.input("p", (2,)), b.input("q", (2,)))).with_scores(["p", "q"]).scores == {"p", "q"}
         True
         """
+        expect(names, Iterable, "scores are names of inputs", 'write with_scores(["p"])')
         return self._labelled(self.axis_names, names)
 
     def _labelled(self, axis_names: Mapping[str, AxisNames], scores: Iterable[str]) -> EinsumGraph:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import expect_share
 from .methods import TensorMethods
-from .sizes import Dim, dim, prod
+from .sizes import Dim, prod
+from .types import TensorShape
 
 T = TypeVar("T")
 # inputs that a trainer gives: whether it trains, and the number of the step
@@ -34,7 +35,7 @@ class Random(TensorMethods[T], Generic[T]):
         >>> bool((first == again).all()), bool((first < 1).all())
         (True, True)
         """
-        sizes = tuple(dim(d) for d in shape)
+        sizes = tuple(TensorShape(shape))
         odd = np.uint64(_mixed(key) | 1)
         place = self.cast(self.iota(prod(sizes)), "uint64")
         counter = self.add(place, self.multiply(self.cast(step, "uint64"), np.uint64(HALF)))

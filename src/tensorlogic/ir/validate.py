@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
 from ..errors import GraphError, ShapeError, TensorLogicError, expect_known
 from . import ops
-from .check import check_structure, require_valid
+from .check import check_structure, expect_graph, require_valid
 from .graph import EinsumGraph, reachable
 from .sizes import evaluate, solve
 from .type_rules import infer_graph
@@ -44,6 +44,7 @@ class GraphValidator:
 
     def validate(self, graph: EinsumGraph) -> ValidationResult:
         """Return every error, and the warnings if there is none."""
+        expect_graph(graph, "validate takes an EinsumGraph")
         errors = check_structure(graph)
         if not errors:
             try:

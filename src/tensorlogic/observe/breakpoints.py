@@ -202,6 +202,7 @@ class BreakpointManager(DebugHook):
     def remove(self, breakpoint: Breakpoint | int) -> None:
         """Take a breakpoint away, given itself or its number."""
         number = breakpoint.id if isinstance(breakpoint, Breakpoint) else breakpoint
+        expect(number, int, "a breakpoint is taken away by its number")
         with self._lock:
             if self._points.pop(number, None) is None:
                 there = ", ".join(map(str, self._points)) or "none"

@@ -17,7 +17,7 @@ from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bo
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
 from ..ir.type_rules import Inference, infer_graph, node_types
-from ..ir.types import Equality, Results, Scope, TensorShape, TensorType, dtype_name
+from ..ir.types import Equality, Results, Scope, TensorShape, TensorType, dtype_name, plain_array
 
 
 def specialize(
@@ -301,7 +301,7 @@ def input_types(
 def _type_of(value: Any, declared: str | None) -> TensorType:
     """Return the type of an array of any library; lists and numbers take the declared dtype, as they do in a run."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        array = np.asarray(value)
+        array = plain_array(value)
         return TensorType(TensorShape(array.shape), declared or dtype_name(array.dtype))
     dtype = value.dtype if isinstance(value.dtype, np.dtype) else str(value.dtype).removeprefix("torch.")
     return TensorType(TensorShape(value.shape), dtype_name(dtype))

@@ -55,6 +55,7 @@ class TensorCache:
 
     def insert(self, key: Hashable, tensor: Any) -> bool:
         """Keep a tensor under a key, in place of what was there; tell whether it is small enough to be kept."""
+        expect(key, Hashable, "a key has a hash, such as text or a tuple")
         array = as_numpy(tensor, None)
         fits = bool(array.nbytes <= self._store.bound)
         self._store.put(key, frozen(array, whole=True) if fits else array)  # too large a one is not kept, so not copied
@@ -62,6 +63,7 @@ class TensorCache:
 
     def get(self, key: Hashable) -> Array | None:
         """Return the tensor kept under a key, read-only, or None; ``array.copy()`` is one to write into."""
+        expect(key, Hashable, "a key has a hash, such as text or a tuple")
         found = self._store.get(key)
         return None if found is None else found.view()  # a view of its own: shape and strides can be assigned
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import bytes_text
-from ..errors import InputError, OutOfMemoryError, TensorLogicError
+from ..errors import InputError, OutOfMemoryError, TensorLogicError, expect
 from ..events import active_contexts, entered
 from ..ir.types import TensorType, dims
 from ..plan.memory import available_memory
@@ -48,7 +48,8 @@ class AdaptiveOptimizer:
     """
 
     def __init__(self, names: Sequence[str], *, trials: int = TRIALS, settle: float = SETTLE) -> None:
-        if not names or trials < 1:
+        expect(names, Sequence, "the ways to choose from are a list of names", 'write ["loop", "native"]')
+        if not names or not isinstance(trials, int) or trials < 1:
             message = f"there must be ways to choose from and at least one trial, got {list(names)} and {trials}"
             raise InputError(message, code="E313")
         self.times: dict[str, list[float]] = {name: [] for name in names}

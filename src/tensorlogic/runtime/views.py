@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from ..errors import ViewError
+from ..errors import ViewError, expect_whole
 from .slices import SliceSpec, Spec, as_spec, known_places, merge, places
 from .view_memory import Array, Window, aliased, refuse_cast, safe_operand, shifted, windows_of
 
@@ -318,6 +318,7 @@ class ViewBuilder:
         if known is None:
             hint = f"ViewBuilder({tensor!r}, rank)"
             raise ViewError(f"the rank of tensor {tensor!r} is not known", hint, code="E962")
+        expect_whole("a rank", known)
         if rank not in (None, known):
             raise ViewError(f"the rank is given as {rank}, but the tensor has {known} axes", code="E962")
         self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * known, 0

@@ -175,7 +175,7 @@ class WorkspacePool:
         limit: int | None = None,
     ) -> None:
         expect(strategy, AllocationStrategy, "an AllocationStrategy is expected", "write AllocationStrategy.BEST_FIT")
-        if not 1 <= growth < math.inf:
+        if not isinstance(growth, int | float) or not 1 <= growth < math.inf:
             raise InputError(f"growth is a factor of at least 1, got {value_text(growth)}", code="E957")
         self.strategy, self.growth = strategy, growth
         self.limit = None if limit is None else whole_bytes(limit, "limit")

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from ..errors import FormatError, TensorLogicError
+from ..errors import FormatError, TensorLogicError, expect
 from ..runtime.values import Outputs
 from .protocol import DATATYPES, NAME_OF, NUMPY, strings_of
 
@@ -150,6 +150,7 @@ class BaseClient:
         self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, timeout: float = 60.0, retries: int = 4,
         tls: ssl.SSLContext | None = None, rng: random.Random | None = None,
     ) -> None:  # fmt: skip
+        expect(url, str, "the address of a server is text", "write http://127.0.0.1:8000")
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise FormatError(f"{url!r} is no address of a server", "write http://127.0.0.1:8000", code="E494")

@@ -125,6 +125,7 @@ class BestCheckpoint(Callback):
     """
 
     def __init__(self, folder: str | Path, watch: str = "validation_loss", *, highest: bool = False) -> None:
+        expect(folder, (str, Path), "a folder is given by its path", 'write BestCheckpoint("best")')
         self.folder, self.watch, self.highest = Path(folder), watch, highest
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:

@@ -151,6 +151,8 @@ def one_cycle(rate: float, *, steps: int, warm: float = 0.3, start: float = 0.04
     >>> one_cycle(1.0, steps=100)(30)
     1.0
     """
+    _check_steps(steps)
+    check_number("warm", warm, zero=True)
     top = max(1, round(warm * steps))
 
     def at(step: int) -> float:

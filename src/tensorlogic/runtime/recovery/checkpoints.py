@@ -22,7 +22,7 @@ import numpy as np
 from ...diagnostics import bytes_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
-from ...ir.types import SAFETENSORS
+from ...ir.types import SAFETENSORS, named_array
 from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
 from ...store import Lock, of_one_process
 from .folder_lock import FolderLock
@@ -246,6 +246,7 @@ class CheckpointManager:
 
     def load(self, number: int) -> Checkpoint:
         """Return a checkpoint by its number, or raise the error that says what is wrong with it."""
+        expect_whole("the number of a checkpoint", number, 0)
         place = self.path(number)
         if not place.is_dir():
             there = ", ".join(map(str, self.numbers())) or "none"
@@ -290,7 +291,7 @@ def _table(arrays: Mapping[str, Any]) -> tuple[list[_Array], list[Any]]:
     """Return what the manifest says of arrays, widest elements first so that all are aligned, and their bytes."""
     rows = []
     for name, value in arrays.items():
-        array = np.asarray(value)
+        array = np.asarray(None) if value is None else named_array(f"array {name!r}", value)
         if not isinstance(name, str) or array.dtype.name not in CODES:
             message = f"a checkpoint holds arrays of numbers by name, not {name!r} of dtype {array.dtype}"
             raise InputError(message, f"dtypes: {', '.join(CODES)}", code="E587")

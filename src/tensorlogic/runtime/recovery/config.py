@@ -82,7 +82,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
                 hint = "name an output, or give the number of a node"
                 raise InputError(f"{each!r} cannot be optional", hint, code="E590")
         for each in self.fallback_backends:
-            if each not in BACKENDS:
+            if not isinstance(each, str) or each not in BACKENDS:
                 raise BackendError(
                     f"there is no backend {each!r} to fall back on", *nearest(each, BACKENDS), code="E401"
                 )
