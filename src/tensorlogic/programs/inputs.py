@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends.sparse import SparseTensor
 from ..errors import InputError, expect
-from ..ir.types import plain_array
+from ..ir.types import named_array, plain_array
 from ..lang import syntax as s
 from ..lang.declarations import GivenTensor
 from .model import Model
@@ -31,7 +31,7 @@ def _read_tensor(name: str, value: Any) -> Any:
         kind = type(value).__name__
         hint = "give a list or an array, whose order says which element stands where"
         raise InputError(f"the tensor {name!r} cannot be a {kind}, which has no order", hint, code="E779")
-    array = plain_array(value)
+    array = named_array(f"tensor {name!r}", value)
     if array.dtype.kind not in "biuf":
         kind = "text" if array.dtype.kind in "USOT" else str(array.dtype)
         hint = (

@@ -79,7 +79,7 @@ class Program:
         >>> p.query("Older(x,y)?")
         [('Ann', 'Bob')]
         """
-        expect(name, str, "a relation is named by text", 'write p.add("Parent", rows)')
+        expect(name or None, str, "a relation is named by text", 'write p.add("Parent", rows)')
         with self._lock, self._sources:
             if header is not None:
                 expect(header, bool, "header= is True or False", "write header=True")
@@ -92,7 +92,7 @@ class Program:
         >>> p.retract("Parent", [("Alice", "Bob"), ("Alice", "Carol")])
         1
         """
-        expect(name, str, "a relation is named by text", 'write p.retract("Parent", rows)')
+        expect(name or None, str, "a relation is named by text", 'write p.retract("Parent", rows)')
         with self._lock, self._sources:
             return self.state.retract_facts(name, rows)
 
