@@ -541,6 +541,9 @@ def summed():
         (lambda: tl.Program("P(A)").add("", [("B",)]), "a relation is named by text"),
         (lambda: LAYER.with_scores(None), "scores are names of inputs"),
         (lambda: tl.GraphBuilder().uniform(None, 0, key=0), "a shape must be a sequence of sizes"),
+        (lambda: EX.plan(summed(), {"x": np.ones(3)}, budget=-(10**5000)), "a budget is a number of bytes, got about -1e"),
+        (lambda: tl.trace(detail=np.ones(2)), "the detail of a trace is 'step' or 'op'"),
+        (lambda: tl.BottleneckAnalyzer(least=None), "least= is a percentage between 0 and 100, got None"),
     ],
 )  # fmt: skip
 def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect
 from ..ir.types import INTEGERS
 from ..plan.machine import Machine, machine, roofline_seconds
@@ -93,8 +94,8 @@ class BottleneckAnalyzer:
     """
 
     def __init__(self, machine: Machine | None = None, *, least: float = 1.0) -> None:
-        if not 0 <= least <= 100:
-            raise InputError(f"least= is a percentage between 0 and 100, got {least}", code="E726")
+        if not isinstance(least, int | float) or not 0 <= least <= 100:
+            raise InputError(f"least= is a percentage between 0 and 100, got {value_text(least)}", code="E726")
         hint = "leave it out to measure this one, or write Machine(flops32=, flops64=, bandwidth=, call=)"
         expect(machine, (Machine, type(None)), "machine= is a Machine", hint)
         self.machine = machine

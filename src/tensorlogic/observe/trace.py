@@ -114,7 +114,7 @@ class Trace(Hook):
     def __init__(
         self, events: Iterable[TraceEvent] = (), *, threads: Mapping[int, str] | None = None, detail: str = "step"
     ) -> None:
-        if detail not in ("step", "op"):
+        if not isinstance(detail, str) or detail not in ("step", "op"):
             hint = "write trace(detail='op') to see every operation of a step that holds many"
             raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
         self.detail = detail

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
@@ -99,7 +99,9 @@ def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int
 def check_budget(budget: object) -> None:
     """Raise unless this is a number of bytes; what looks a plan up by its budget checks it first, as it may have no hash."""
     if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
-        raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
+        raise InputError(
+            f"a budget is a number of bytes, got {value_text(budget)}", "write 64 << 20 for 64 MiB", code="E301"
+        )
 
 
 def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[], float] | None = None) -> Piece:
