@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -171,7 +172,7 @@ paths = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, edge, algebra="boolean"), 
 graph, executor = b.build(y=paths), tl.Executor()
 for n in (130, 300):
     chain = {"edge": np.eye(n, k=1, dtype=bool)}
-    assert "fixpoint on packed bits" in str(executor.plan(graph, chain))
+    assert "closure by few products" in str(executor.plan(graph, chain))
     assert np.array_equal(executor.execute(graph, chain)[0], np.triu(np.ones((n, n), bool), 1))
 rare = tl.Executor()  # one that goes round by round is no closure
 twice = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, b.logical_not(p), algebra="boolean"), edge, combine="or")
@@ -180,6 +181,26 @@ print("numba" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize("shape", [(129, 129), (60, 300), (300, 300)])
+def test_a_small_closure_takes_the_memory_that_is_planned(monkeypatch: pytest.MonkeyPatch, shape: Any) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(packed, "_native", lambda bits: None)  # as where numba is not loaded
+    b = tl.GraphBuilder()
+    start, edge = b.input("start", shape, "bool"), b.input("edge", (shape[1], shape[1]), "bool")
+    graph = b.build(y=b.fixpoint(lambda s: join(b, s, edge), start, combine="or"))
+    inputs = {"start": flags(shape, 0.01), "edge": flags((shape[1], shape[1]), 0.007)}
+    executor = tl.Executor()
+    planned = executor.plan(graph, inputs).peak_bytes
+    executor.execute(graph, inputs)
+    tracemalloc.start()
+    try:
+        executor.execute(graph, inputs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * planned < peak <= planned
 
 
 def test_the_error_is_the_plain_loops_and_points_at_the_rule() -> None:

@@ -299,7 +299,7 @@ def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str
     def join(x: Any) -> Any:
         return b.einsum("ij,jk->ik", x, y, algebra="boolean")
 
-    graph = b.build(z=b.fixpoint(join, x, combine="or", limit=n) if loop else join(x))
+    graph = b.build(z=b.fixpoint(join, x, combine="or") if loop else join(x))
     values = dict(zip("xy", np.random.default_rng(3).random((2, n, n)) < 0.01, strict=True))
     plain = tl.Executor()
     assert plain.plan(graph, values).peak_bytes > 10 * n * n  # casts for BLAS

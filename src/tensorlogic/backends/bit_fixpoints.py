@@ -24,7 +24,6 @@ from .control import not_settled
 from .native.facts import joins_bits
 from .packed import Words
 
-MANY = 100_000_000  # arithmetic operations of a round for which numba is loaded
 Values = dict[int, BitTensor]
 
 
@@ -51,18 +50,18 @@ class Body(NamedTuple):
     monotone: bool
 
 
-def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
+def bind_fixpoint(step: Step, *, unpack: bool = True, load: bool = True) -> Kernel | None:
     """Return the kernel of a fixpoint whose body is made of Boolean operations, or None where there is another in it.
 
-    Binding loads numba, but for a round that takes next to no time. Without ``unpack`` results stay packed, and are always a tuple;
-    numba is then loaded when there is enough to do.
+    Without ``unpack`` results stay packed, and are always a tuple. Unless binding is to ``load`` numba, it is loaded when there is enough
+    to do.
     """
     op = step.op
     assert isinstance(op, Fixpoint)
     body = _body(lay_out(op.body), op.carries)  # an operation a step
     if body is None:
         return None
-    if unpack and sum(line.step.flops for line in body.lines) >= MANY:
+    if load:
         packed.load()
     meeting = meets_others(op.body)
     shape = _find_closure(body, op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
+from ..ir.types import TensorType, dims
 from .cost import elements, rounds
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # kernels of one operation, with its operands and results as they are: one may come twice, or be read by nobody
-SINGLE = frozenset({"scan", "algebra", "fixpoint"})
+SINGLE = frozenset({"scan", "algebra", "fixpoint", "closure"})
 # steps that run other plans: ranges of an index, chains side by side, a plan that is a stage of another
 NESTED = frozenset({"ranges", "chains", "stage"})
 
@@ -114,6 +116,8 @@ def _packed(parts: Sequence[Step], kind: str) -> int:
         from .small_numbers import scratch_bytes
 
         return scratch_bytes(parts, kind)
+    if kind == "closure":  # floats of both factors and of the product, for BLAS
+        return 14 * max(_padded(t) for p in parts for t in (*p.arg_types, *p.types))
     if kind not in ("bits", "fixpoint") and not (kind == "algebra" and parts[0].types[0].dtype == "bool"):
         return 0
     every = [t for p in parts for t in (*p.arg_types, *p.types)]
@@ -124,6 +128,12 @@ def _packed(parts: Sequence[Step], kind: str) -> int:
         )
     every += [t for b in inside for s in b.steps for t in s.types]
     return 2 * sum(elements(t) // 8 + 64 for t in every)
+
+
+def _padded(t: TensorType) -> int:
+    """Return the elements of a matrix whose rows are whole words."""
+    *rows, columns = dims(t) or (1,)
+    return math.prod(rows) * (-(-columns // 64) * 64)
 
 
 def _literals(steps: Sequence[Step], graph: EinsumGraph) -> dict[int, ops.Literal]:

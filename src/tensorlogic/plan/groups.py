@@ -117,13 +117,14 @@ def find_groups(
     if groups and not facts.usable():
         groups = []
     if policy == "exact":  # what needs no machine code
-        groups += [group for group, op, slow in recursions if not slow and facts.closes(op)]
+        small = [group for group, op, slow in recursions if not slow and facts.closes(op)]
+        groups += [group._replace(pattern="closure by few products", kind="closure") for group in small]
     return [g._replace(exact=_exact(graph, g)) for g in groups]
 
 
 def _exact(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "integers", "fuzzy", "windows", "overlaps"):
+    if group.kind in ("bits", "fixpoint", "closure", "integers", "fuzzy", "windows", "overlaps"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

@@ -50,7 +50,7 @@ MOST_COMPILED = 2000  # in one process: LLVM keeps one to four megabytes of each
 _kernels: Store[str, Any] = Store(MOST_KERNELS)
 _count: Counter[str] = Counter()  # kernels that were "bound" in this process, and those of them that were "compiled"
 # kernels of several stages, which share each among the threads
-_SHARE_INSIDE = frozenset({"bits", "algebra", "fixpoint", "integers", "weights", "fuzzy"})
+_SHARE_INSIDE = frozenset({"bits", "algebra", "fixpoint", "closure", "integers", "weights", "fuzzy"})
 
 
 def bind_fused(step: Step) -> Kernel:
@@ -262,6 +262,7 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "bits": _on_bits,
     "algebra": _algebra,
     "fixpoint": lambda step: bind_fixpoint(step.parts[0]),
+    "closure": lambda step: bind_fixpoint(step.parts[0], load=False),
     "integers": _integers,
     "weights": _weights,
     "fuzzy": _fuzzy,

@@ -58,7 +58,7 @@ def _bound(step: Step, numbers: Mapping[int, Any]) -> Bound:
     loops: dict[int, tuple[Rules, Kernel | None]] = {}
     for stage in reading.reader.stages:
         if isinstance(stage, Loop):
-            loops[id(stage)] = (read_rules(stage), bind_fixpoint(stage.step, unpack=False))
+            loops[id(stage)] = (read_rules(stage), bind_fixpoint(stage.step, unpack=False, load=False))
     return Bound(reading, loops)
 
 
