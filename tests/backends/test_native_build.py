@@ -178,6 +178,30 @@ def test_graphs_that_differ_in_literals_share_their_machine_code() -> None:
     assert bind._count["bound"] == before
 
 
+def windows(begin: int, rows: int, pairs: int) -> tuple[tl.EinsumGraph, dict[str, Any]]:
+    """Return a graph with a slice, a transposed copy, a product and a batch of products, and inputs for it."""
+    b = tl.GraphBuilder()
+    x, w = b.input("x", (rows + 20, 3), "float32"), b.input("w", (3, 3), "float32")
+    u, v = b.input("u", (pairs, 2, 5), "float32"), b.input("v", (pairs, 5, 4), "float32")
+    y = b.tanh(b.transpose(x[begin : begin + rows] @ w, (1, 0)) * 0.5)
+    rng = np.random.default_rng(begin)
+    graph = b.build(y=y + b.sum(y), z=b.relu(b.einsum("bij,bjk->bik", u, v)) - 1.0)
+    return graph, {name: rng.normal(size=graph.type_of(i).shape).astype("float32") for name, i in graph.inputs.items()}
+
+
+def test_small_graphs_that_differ_in_sizes_and_places_share_their_machine_code() -> None:
+    executor, sources = tl.Executor(native=True), set()  # sizes that are alike in one graph are one in the text
+    for begin, rows, pairs in ((2, 7, 11), (9, 9, 12), (17, 13, 7), (1, 26, 19), (6, 99, 64)):
+        graph, inputs = windows(begin, rows, pairs)
+        [step] = executor.plan(graph, inputs).steps
+        sources.add(getattr(step.op, "source", ""))
+        want, found = tl.Executor().execute(graph, inputs), executor.execute(graph, inputs)
+        for name in ("y", "z"):
+            np.testing.assert_allclose(found[name], want[name], rtol=2e-5, atol=1e-5)
+    assert len(sources) == 1
+    assert "def kernel" in sources.pop()
+
+
 @pytest.mark.parametrize(
     ("dtype", "numbers"),
     [

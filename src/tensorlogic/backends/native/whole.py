@@ -1,6 +1,7 @@
 """A whole graph as one function: for small graphs, where calling NumPy takes longer than what it computes.
 
-Row-wise groups are functions of their own that this one calls; matrix products are small ones; views cost nothing.
+Row-wise groups are functions of their own that this one calls; matrix products are small ones; views cost nothing. No text depends on sizes
+or places, so that graphs that differ in those alone share machine code.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Writer:
         self.room: dict[str, int] = {}  # elements of scratch memory, by dtype
         self.functions: dict[str, str] = {}  # text of a row-wise group: its name
         self.numbers: list[int] = []
+        self.sizes: dict[int, int] = {}  # a size: its place among the numbers
         self.literals: list[int] = []  # their bits
         self.lines: list[str] = []
 
@@ -162,15 +164,21 @@ class _Writer:
         b = self._ordered(step.reads[second], form.labels[second], (*form.batch, *form.inner, *right))
         o = self._made(step.writes[0], step.types[0])
         rows, inner, columns = (math.prod(form.sizes[x] for x in labels) for labels in (left, form.inner, right))
-        numbers = ", ".join(self._number(n) for n in (rows, inner, columns))
-        for n in range(math.prod(form.sizes[x] for x in form.batch)):
-            sizes = ((a, rows, inner), (b, inner, columns), (o, rows, columns))
-            operands = [(self._at(r, n * i * j, i * j), i, j) for r, i, j in sizes]
-            if rows * inner * columns < LARGE:
-                self.lines.append(f"product({', '.join(text for text, _, _ in operands)}, {numbers})")
-            else:  # numba hands it to BLAS
-                self.lines.append(f"np.dot({', '.join(f'{text}.reshape(({i}, {j}))' for text, i, j in operands)})")
-        return math.prod(form.sizes[x] for x in form.batch) <= 64
+        batch = math.prod(form.sizes[x] for x in form.batch)
+        parts = []
+        for ref, i, j in ((a, rows, inner), (b, inner, columns), (o, rows, columns)):
+            part = self._at(ref)
+            if batch != 1:
+                part += f"[k * {self._number(i * j)}:]"
+            if rows * inner * columns >= LARGE:
+                part += f"[:{self._number(i * j)}].reshape(({self._number(i)}, {self._number(j)}))"
+            parts.append(part)
+        if rows * inner * columns >= LARGE:  # numba hands it to BLAS
+            text = f"np.dot({', '.join(parts)})"
+        else:
+            text = f"product({', '.join([*parts, *map(self._number, (rows, inner, columns))])})"
+        self.lines += [text] if batch == 1 else [f"for k in range({self._number(batch)}):", f"    {text}"]
+        return batch <= 64
 
     def _ordered(self, slot: int, labels: Sequence[str], want: Sequence[str]) -> _Ref:
         """Return an operand with its axes in an order, copied where it must be."""
@@ -193,10 +201,12 @@ class _Writer:
         """Write loops that copy a value to another place."""
         indent = ""
         for n, size in enumerate(ref.shape):
-            self.lines.append(f"{indent}for i{n} in range({size}):")
+            self.lines.append(f"{indent}for i{n} in range({self._number(size)}):")
             indent += "    "
-        to = " + ".join([str(made.offset), *(f"i{n} * {s}" for n, s in enumerate(made.strides))])
-        at = " + ".join([str(ref.offset), *(f"i{n} * {s}" for n, s in enumerate(ref.strides))])
+        to, at = (
+            " + ".join([self._place(r.offset), *(f"i{n} * {self._number(s)}" for n, s in enumerate(r.strides))])
+            for r in (made, ref)
+        )
         self.lines.append(f"{indent}{made.array}[{to}] = {ref.array}[{at}]")
 
     def _made(self, slot: int, t: TensorType) -> _Ref:
@@ -211,15 +221,20 @@ class _Writer:
         return _Ref(f"s_{dtype}", at, shape, in_order(shape).strides, dtype)
 
     def _number(self, n: int) -> str:
-        """Return a number that is not known to the compiler, which would unroll loops over it into long code."""
-        if n not in self.numbers:
+        """Return a size that is not known to the compiler, which would unroll loops over it into long code."""
+        if n not in self.sizes:
+            self.sizes[n] = len(self.numbers)
             self.numbers.append(n)
-        return f"z{self.numbers.index(n)}"
+        return f"z{self.sizes[n]}"
 
-    @staticmethod
-    def _at(ref: _Ref, more: int = 0, size: int | None = None) -> str:
-        start = ref.offset + more
-        return f"{ref.array}[{start}:{start + (math.prod(ref.shape) if size is None else size)}]"
+    def _place(self, n: int) -> str:
+        """Return a place in an array; it stands for itself, even where it is the same number as another."""
+        self.numbers.append(n)
+        return f"z{len(self.numbers) - 1}"
+
+    def _at(self, ref: _Ref) -> str:
+        """Return the array from where a value begins."""
+        return f"{ref.array}[{self._place(ref.offset)}:]" if ref.offset else ref.array
 
     def text(self, operands: int, results: int) -> Text:
         """Return all functions; z holds the numbers in this order, and then the literals."""
@@ -230,14 +245,15 @@ class _Writer:
             head, body = text.split("def kernel(", 1)
             heads |= dict.fromkeys(head.splitlines())
             parts.append(f"@part\ndef {name}({body}")
+        rooms = [
+            f"s_{dtype} = np.empty({self._place(size)}, np.{'bool_' if dtype == 'bool' else dtype})"
+            for dtype, size in self.room.items()
+        ]
         lines = [
             f"{', '.join(arrays)}, = {', '.join(f'{a}.reshape(-1)' for a in arrays)},",
-            *(
-                f"s_{dtype} = np.empty({size}, np.{'bool_' if dtype == 'bool' else dtype})"
-                for dtype, size in self.room.items()
-            ),
             *(f"z{n} = z[{n}]" for n in range(len(self.numbers))),
             *[f"c = z[{len(self.numbers)}:]"] * bool(self.literals),
+            *rooms,
             *self.lines,
         ]
         main = "\n".join([f"def kernel({', '.join([*arrays, 'z'])}):", *(f"    {line}" for line in lines)])
