@@ -88,6 +88,20 @@ def test_labels_of_torch_are_integers():
     assert tl.Executor().execute(b.build(loss=b.cross_entropy(logits, labels)))[0] == pytest.approx(EXPECTED)
 
 
+def test_a_place_far_below_0_is_no_label():
+    b = GraphBuilder()
+    graph = b.build(y=b.gather(b.input("x", (3,)), b.input("i", (2,), "int64"), 0))
+    for place in (-1_000_000_000, -(2**40)):
+        with pytest.raises(tl.ExecutionError, match=f"index {place} is out of range"):
+            tl.Executor().execute(graph, {"x": np.arange(3.0), "i": np.array([0, place])})
+
+
+def test_one_logit_is_not_spread_over_the_classes_of_a_target():
+    b = GraphBuilder()
+    with pytest.raises(tl.ShapeError, match="has 10 classes, and logits"):
+        b.cross_entropy(b.input("logits", ("n", 1)), b.input("target", ("n", 10)))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "int8", None])
 @pytest.mark.parametrize(
     ("wrong", "said"),

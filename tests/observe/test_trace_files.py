@@ -301,6 +301,9 @@ def test_a_cut_gzip_file_of_any_form_is_read_or_refused(tmp_path, form, cut, fou
         ('{"a": 1, "traceEvents": [%s]} {"ph": 1}', {"a": 1}, "more stands behind the end of its JSON"),
         ("[%s] ?", {}, "more stands behind the end of its JSON"),
         ("[%s,\n", {}, None),  # as Chrome itself writes
+        ('{"a": 1, "traceEvents": [%s}', {"a": 1}, None),
+        ('{"a": 1e99999999999999999999, "traceEvents": [%s], "e": NaN}', {"e": None}, "its field 'a' cannot be read"),
+        ('{"a": 1, "traceEvents": [%s, {"ph": "X", "ts": NaN, "dur": 1e99999999999999999999}]}', {"a": 1}, None),
     ],
 )  # fmt: skip
 def test_a_broken_place_leaves_the_other_fields(text, fields, damage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tracemalloc
 from collections.abc import Callable
@@ -290,7 +291,7 @@ def test_a_narrower_dtype_is_advised_only_where_there_is_one(dtype: str, helps: 
     assert any("narrower" in hint for hint in caught.value.diagnostic.suggestions) is helps
 
 
-@pytest.mark.parametrize("where", ["executor", "context"])
+@pytest.mark.parametrize("where", ["executor", "context", "with"])
 @pytest.mark.parametrize("loop", [False, True])
 def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str) -> None:
     b, n = tl.GraphBuilder(), 300
@@ -304,12 +305,12 @@ def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str
     plain = tl.Executor()
     assert plain.plan(graph, values).peak_bytes > 10 * n * n  # casts for BLAS
     limit = 3 * n * n
-    limits: Any = (
-        {"memory_limit": limit} if where == "executor" else {"context": tl.ExecutionContext(memory_limit=limit)}
-    )
-    packed = tl.Executor(**limits)
-    assert packed.plan(graph, values).peak_bytes <= limit
-    assert np.array_equal(packed.execute(graph, values)["z"], plain.execute(graph, values)["z"])
+    limits: dict[str, Any] = {"executor": {"memory_limit": limit}, "with": {}}
+    packed = tl.Executor(**limits.get(where, {"context": tl.ExecutionContext(memory_limit=limit)}))
+    with tl.ExecutionContext(memory_limit=limit) if where == "with" else contextlib.nullcontext():
+        assert packed.plan(graph, values).peak_bytes <= limit
+        found = packed.execute(graph, values)["z"]
+    assert np.array_equal(found, plain.execute(graph, values)["z"])
     with pytest.raises(tl.OutOfMemoryError, match="available"):
         tl.Executor(memory_limit=n * n).execute(graph, values)
 

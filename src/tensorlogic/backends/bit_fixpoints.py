@@ -84,18 +84,15 @@ def bind_fixpoint(step: Step, *, unpack: bool = True, load: bool = True) -> Kern
     return kernel
 
 
-def runs_on_bits(op: Fixpoint, args: Sequence[TensorType]) -> bool:
-    """Tell whether a fixpoint has carries and a body of truth values, with a join that is worth packing."""
+def loop_on_bits(op: Fixpoint, args: Sequence[TensorType]) -> str | None:
+    """Return how a fixpoint runs: as a ``closure``, or in ``rounds``; None unless it has a join of truth values that is worth packing."""
     if any(t.dtype != "bool" for t in args[: op.carries]):
-        return False
+        return None
     plan = lay_out(op.body)
-    return any(map(_heavy, plan.steps)) and _body(plan, op.carries) is not None
-
-
-def is_closure(op: Fixpoint) -> bool:
-    """Tell whether a fixpoint that runs on bits is a transitive closure, which is found without going round by round."""
-    body = _body(lay_out(op.body), op.carries)
-    return body is not None and _find_closure(body, op) is not None
+    body = _body(plan, op.carries) if any(map(_heavy, plan.steps)) else None
+    if body is None:
+        return None
+    return "rounds" if _find_closure(body, op) is None else "closure"
 
 
 def _heavy(step: Step) -> bool:

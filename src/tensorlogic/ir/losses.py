@@ -99,6 +99,9 @@ class Losses(TensorMethods[T], Generic[T]):
         classes, kept = shape[at], (*shape[:at], *shape[at + 1 :])
         if len(given) == len(shape):
             # one place spread over all classes would be another number, not a probability of each
+            if classes == 1 != given[at]:
+                message = f"cross_entropy: a target {given} has {given[at]} classes, and logits {shape} have one"
+                raise ShapeError(message, "give a logit for each class", code="E001")
             if given[at] == 1 != classes:
                 kept = (*given[:at], *given[at + 1 :])
                 hint = f"for integer labels write b.reshape(target, {kept!r}), else give a probability for each class"

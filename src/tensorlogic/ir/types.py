@@ -257,8 +257,7 @@ def dims(t: TensorType) -> tuple[int, ...]:
 Types = Sequence[TensorType]
 Results = tuple[TensorType, ...]
 MAX_RANK = 64  # NumPy's own limit
-# what a cross entropy adds to labels below 0: a gather refuses them, and an int32 still holds them
-BELOW_LABELS = -(2**30)
+BELOW_LABELS = -(2**62)  # what a cross entropy adds to labels below 0, so that a gather refuses them
 
 
 class Equality(NamedTuple):

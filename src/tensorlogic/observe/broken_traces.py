@@ -74,8 +74,8 @@ class BrokenFile:
         """Go through the elements of a list, and behind it."""
         while self._wasted < WASTED:
             sign = self._next()
-            if sign in ("]", ""):
-                self._at += len(sign)
+            if sign in ("]", "}", ""):
+                self._at += sign == "]"  # where that is missing, what holds the list goes on
                 return
             yield self._value(AFTER_EVENT) or b""
         for _ in range(self._text.count('"ph"', self._at)):
@@ -98,14 +98,18 @@ class BrokenFile:
         """Read the value that stands here, or go behind one that is broken."""
         try:
             value, self._at = _read_json(self._text, self._at)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, ArithmeticError, RecursionError) as error:
             unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
             self._wasted += len(self._text) if unclosed else self._at  # so far Python counts lines for its message
             self._skip(after)
             return None
         try:
             return _encode(value)
-        except (ValueError, RecursionError):  # such as half of a pair of surrogates
+        except (
+            ValueError,
+            ArithmeticError,
+            RecursionError,
+        ):  # half of a pair of surrogates, a number beyond all floats
             return None
 
     def _skip(self, after: re.Pattern[str]) -> None:

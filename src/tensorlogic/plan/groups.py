@@ -18,7 +18,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from .cost import FEW, Contraction, contraction_of, in_few_slices
+from .cost import FEW, Contraction, contraction_of, elements, in_few_slices
 from .fused_steps import Fusable
 from .printing import describe
 from .row_groups import Footing, Group, Reading, grow_groups, read_graph, row_groups, title
@@ -34,6 +34,7 @@ TRUTH = 1.5e-10  # the same for blocks of truth values
 GRADIENT = 4  # times what a contraction takes on NumPy, its gradient for one factor takes
 SHORT = 256  # elements of a row up to which rows are added up by BLAS, where there are not a few elements only
 ROUNDS = 16  # that a fixpoint is thought to take
+MANY_ROWS = 4  # a closure by products multiplies all edges; sooner done where it has at least this part of as many rows
 PAYS = 0.02  # seconds on NumPy from which an exact kernel is compiled for a plan that may run only once
 PAYS_REORDERED = 1.0  # the same for a kernel that rounds differently
 # functions whose machine code gives NumPy's bits: one or a few operations that round as the standard says, or none
@@ -76,19 +77,25 @@ class Facts(Protocol):
     def scans(self, op: Scan) -> bool:
         """Tell whether a scan can be one function."""
 
-    def loops_on_bits(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
-        """Tell whether a fixpoint over truth values can run on packed bits."""
-
-    def closes(self, op: Fixpoint) -> bool:
-        """Tell whether such a fixpoint is a transitive closure, which needs no machine code to be found in few products."""
+    def loop_on_bits(self, op: Fixpoint, args: Sequence[TensorType]) -> str | None:
+        """Return how a fixpoint over truth values runs on packed bits: in ``rounds`` or, found in few products, as a ``closure``."""
 
 
 def find_groups(
-    graph: EinsumGraph, facts: Facts, policy: str = "fast", taken: AbstractSet[int] = frozenset()
+    graph: EinsumGraph,
+    facts: Facts,
+    policy: str = "fast",
+    taken: AbstractSet[int] = frozenset(),
+    *,
+    lean: bool = False,
 ) -> list[Fusable]:
-    """Return the nodes of a graph with known sizes that run as one native step each, none of those that are ``taken``."""
+    """Return the nodes of a graph with known sizes that run as one native step each, none of those that are ``taken``.
+
+    With ``lean``, joins have kernels also where those take less memory than NumPy but not less time.
+    """
     reading = read_graph(graph)
-    groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
+    joins = "adaptive" if lean and policy == "exact" else policy
+    groups = [g for g in _boolean_groups(reading, graph, facts, joins) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
     if _has(reading, ops.Cast, ops.Dequantize):
@@ -96,9 +103,9 @@ def find_groups(
 
         groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
         taken = taken | {i for group in groups for i in group.nodes}
-    groups += _contractions(reading, facts, policy, taken)
+    groups += _contractions(reading, facts, joins, taken)
     recursions = [found for found in _fixpoints(reading, facts) if taken.isdisjoint(found[0].nodes)]
-    groups += [group for group, _, slow in recursions if slow or policy != "exact"]
+    groups += [group for group, slow, _ in recursions if slow or joins != "exact"]
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
@@ -116,9 +123,9 @@ def find_groups(
             groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
     if groups and not facts.usable():
         groups = []
-    if policy == "exact":  # what needs no machine code
-        small = [group for group, op, slow in recursions if not slow and facts.closes(op)]
-        groups += [group._replace(pattern="closure by few products", kind="closure") for group in small]
+    taken = {i for group in groups for i in group.nodes}
+    left = [group for group, _, closure in recursions if closure and not lean and taken.isdisjoint(group.nodes)]
+    groups += [group._replace(pattern="closure by few products", kind="closure") for group in left]
     return [g._replace(exact=_exact(graph, g)) for g in groups]
 
 
@@ -244,17 +251,18 @@ def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -
     return found
 
 
-def _fixpoints(r: Reading, facts: Facts) -> Iterator[tuple[Fusable, Fixpoint, bool]]:
-    """Yield Boolean fixpoints that run on packed bits, with their operations, and whether NumPy takes so long that machine code pays."""
+def _fixpoints(r: Reading, facts: Facts) -> Iterator[tuple[Fusable, bool, bool]]:
+    """Yield Boolean fixpoints that run on bits, with whether they take NumPy long, and whether a few products find them sooner."""
     for i in r.live:
-        op = r.nodes[i].op
+        op, args = r.nodes[i].op, [r.types[a][0] for a in r.nodes[i].args]
         if not isinstance(op, Fixpoint) or any(t.dtype != "bool" for t in r.types[i]):
             continue
-        body = read_graph(op.body)
-        joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
-        if facts.loops_on_bits(op, [r.types[a][0] for a in r.nodes[i].args]):
+        if how := facts.loop_on_bits(op, args):
+            body = read_graph(op.body)
+            joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
             slow = ROUNDS * sum(_seconds(body, n) for n in joins) >= PAYS
-            yield Fusable((i,), "fixpoint on packed bits", "fixpoint"), op, slow
+            wide = MANY_ROWS * elements(r.types[i][0]) >= max(map(elements, args))
+            yield Fusable((i,), "fixpoint on packed bits", "fixpoint"), slow, wide and how == "closure"
 
 
 def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -> list[Fusable]:

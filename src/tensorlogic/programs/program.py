@@ -79,7 +79,12 @@ class Program:
         >>> p.query("Older(x,y)?")
         [('Ann', 'Bob')]
         """
-        expect(name or None, str, "a relation is named by text", 'write p.add("Parent", rows)')
+        expect(
+            (name or None) if isinstance(name, str) else name,
+            str,
+            "a relation is named by text",
+            'write p.add("Parent", rows)',
+        )
         with self._lock, self._sources:
             if header is not None:
                 expect(header, bool, "header= is True or False", "write header=True")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, expect, expect_whole, nearest
-from ..events import ExecutionPhase, Hook, span, tell_wrappers
+from ..events import ExecutionPhase, Hook, active_contexts, span, tell_wrappers
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, meets_others
 from ..ir.types import TensorType
@@ -281,6 +281,10 @@ class Programs:
             policy = "fast" if self.policy == "fast" else "exact"
             groups = partial(_groups, facts=self.facts, policy=policy)
             how = how._replace(groups=groups, threads=self.facts.threads)
+            whole = how.plan(concrete)
+            if whole.peak_bytes <= budget:
+                return whole
+            how = how._replace(groups=partial(groups, lean=True))
         return plan_of(fitted(concrete, budget, how, lambda: min(map(seconds, self._candidates(lowered(), donate=())))))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
@@ -335,7 +339,7 @@ class Programs:
                 again = partial(again, threads=lambda: 1)
             plan = again(concrete)
             plan = lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan
-            if facts is None or self._within_limits(plan):
+            if facts is None or plan.peak_bytes <= self._room():
                 return [plan]
             # kernels with the same bits may take less memory: truth values packed, chains without results between
             lean = self._candidates(concrete, donate, reorder=reorder, hot=True)[:1]
@@ -414,9 +418,13 @@ class Programs:
         return (graph, tuple(shapes), given, *more)
 
     def _within_limits(self, plan: ExecutionPlan) -> bool:
-        given = [limit for limit in (self.memory_limit, self.context.memory_limit) if limit is not None]
-        room = min(given) if given else available_memory()
-        return plan.peak_bytes <= room and (self.flops_limit is None or plan.flops <= self.flops_limit)
+        return plan.peak_bytes <= self._room() and (self.flops_limit is None or plan.flops <= self.flops_limit)
+
+    def _room(self) -> int:
+        """Return the bytes that a run may take here and now."""
+        limits = [self.memory_limit, *(context.memory_limit for context in (self.context, *active_contexts()))]
+        given = [limit for limit in limits if limit is not None]
+        return min(given) if given else available_memory()
 
     def _check_limits(self, plan: ExecutionPlan) -> None:
         if self.computes:
@@ -444,10 +452,10 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     return "exact" if wrapped else policy or ("fast" if native else "exact")
 
 
-def _groups(graph: EinsumGraph, facts: Facts, policy: str = "exact") -> Sequence[Fusable]:
+def _groups(graph: EinsumGraph, facts: Facts, policy: str = "exact", lean: bool = False) -> Sequence[Fusable]:
     from ..plan.groups import find_groups  # loaded where a graph is large enough to ask
 
-    return find_groups(graph, facts, policy)
+    return find_groups(graph, facts, policy, lean=lean)
 
 
 def _relations(types: Types) -> dict[str, TensorType]:

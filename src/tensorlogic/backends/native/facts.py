@@ -82,17 +82,11 @@ class NativeFacts:
 
         return loop_text(op) is not None
 
-    def loops_on_bits(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
-        """Tell whether the body of a fixpoint is made of Boolean operations, one of them a large join."""
-        from ..bit_fixpoints import runs_on_bits
+    def loop_on_bits(self, op: Fixpoint, args: Sequence[TensorType]) -> str | None:
+        """Return how a fixpoint over truth values runs on packed bits."""
+        from ..bit_fixpoints import loop_on_bits
 
-        return runs_on_bits(op, args)
-
-    def closes(self, op: Fixpoint) -> bool:
-        """Tell whether a fixpoint on bits is a transitive closure."""
-        from ..bit_fixpoints import is_closure
-
-        return is_closure(op)
+        return loop_on_bits(op, args)
 
     def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
         """Return a small plan as the source of one function and the numbers it takes, or None where it cannot be one."""
