@@ -382,6 +382,30 @@ def test_truth_values_that_are_used_once_are_not_cast(
         assert np.array_equal(tl.Executor().execute(graph, given)[0], expected)
 
 
+@pytest.mark.parametrize(
+    ("equation", "copied"),
+    [
+        ("ijk,nik->nj", 1), ("nik,ijk->nj", 1), ("abc,cb->a", 1), ("abc,bcd->ad", 0), ("bac,bdc->bad", 0), ("abc,dbc->ad", 0), ("acb,cd->abd", 1),
+    ],
+)  # fmt: skip
+def test_copies_of_factors_into_matrices_are_planned(equation: str, copied: int) -> None:
+    b = tl.GraphBuilder()
+    shapes = [[40 + 7 * (ord(c) - 97) for c in part] for part in equation.split("->")[0].split(",")]
+    inputs = [b.input(f"x{n}", shape, "float32") for n, shape in enumerate(shapes)]
+    graph, executor = b.build(y=b.einsum(equation, *inputs)), tl.Executor()
+    values = {f"x{n}": np.ones(shape, "float32") for n, shape in enumerate(shapes)}
+    planned = executor.plan(graph, values).peak_bytes
+    out = executor.execute(graph, values)["y"]
+    assert (planned - out.nbytes in {v.nbytes for v in values.values()}) == bool(copied)
+    tracemalloc.start()
+    try:
+        executor.execute(graph, values)  # the other result is held, so that its memory is not used again
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak == pytest.approx(planned, rel=0.02, abs=20_000)
+
+
 def test_boolean_takes_any_number_as_truth() -> None:
     x, y = np.array([[2.5, 0.0], [-1.0, np.nan]]), np.array([[0, 3], [0, 0]], np.int8)
     np.testing.assert_array_equal(_run("ij,jk->ik", [x, y], "boolean"), [[False, True], [False, True]])

@@ -278,6 +278,13 @@ def test_tangents_keep_the_names_of_scores():
     assert told(lambda: tl.Executor().execute(ahead, given)) == ["score -3.5 of 'p' at [1]"]
 
 
+def test_forward_runs_warn_of_scores():
+    graph, right = scored()
+    executor, wrong = tl.Executor(), {**right, "p": np.array([0.5, -3.5])}
+    assert told(lambda: executor.forward(graph, wrong)) == ["score -3.5 of 'p' at [1]"]
+    assert told(lambda: executor.forward(graph, wrong)) == []
+
+
 def test_right_scores_and_those_of_no_rule_are_not_warned_of():
     x = tl.variables("x", domain="P")
     context = tl.CompilerContext({"P": 2}, graphs={"p": _scaled()})

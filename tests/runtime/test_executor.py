@@ -291,7 +291,7 @@ def test_a_narrower_dtype_is_advised_only_where_there_is_one(dtype: str, helps: 
     assert any("narrower" in hint for hint in caught.value.diagnostic.suggestions) is helps
 
 
-@pytest.mark.parametrize("where", ["executor", "context", "with"])
+@pytest.mark.parametrize("where", ["executor", "threads", "context", "with"])
 @pytest.mark.parametrize("loop", [False, True])
 def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str) -> None:
     b, n = tl.GraphBuilder(), 300
@@ -306,6 +306,7 @@ def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str
     assert plain.plan(graph, values).peak_bytes > 10 * n * n  # casts for BLAS
     limit = 3 * n * n
     limits: dict[str, Any] = {"executor": {"memory_limit": limit}, "with": {}}
+    limits["threads"] = {"memory_limit": limit, "threads": 2}
     packed = tl.Executor(**limits.get(where, {"context": tl.ExecutionContext(memory_limit=limit)}))
     with tl.ExecutionContext(memory_limit=limit) if where == "with" else contextlib.nullcontext():
         assert packed.plan(graph, values).peak_bytes <= limit

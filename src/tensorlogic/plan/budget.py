@@ -25,11 +25,11 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
-from .build import ExecutionPlan, Groups, lay_out
-from .cost import Contraction, nbytes, rounds
+from .build import ExecutionPlan, Groups, Step, lay_out
+from .cost import Contraction, elements, nbytes, rounds
 from .fused_steps import Fused
 from .memory import has_wide_types, largest_step, lighter
-from .nested import joined_bytes, nested_plan
+from .nested import is_small_product, joined_bytes, nested_plan
 from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -38,6 +38,7 @@ DEPTH = 4  # cuts within cuts
 SLOWER = 2.25
 AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
+PLANS = 1200  # different ones after which nothing is cut further; about a second
 
 
 class Slicing(NamedTuple):
@@ -83,11 +84,17 @@ class Plans(NamedTuple):
     in_place: bool
     groups: Groups | None = None
     threads: Callable[[], int] | None = None
+    known: dict[EinsumGraph, ExecutionPlan] | None = None  # cuts within cuts lead to the same graphs
 
     def plan(self, graph: EinsumGraph) -> ExecutionPlan:
         """Return the plan of a graph whose sizes are known."""
-        again = partial(lay_out, in_place=self.in_place, groups=self.groups, threads=self.threads)
-        return lighter(again(optimize(graph, self.lowering).graph), again)
+        found = None if self.known is None else self.known.get(graph)
+        if found is None:
+            again = partial(lay_out, in_place=self.in_place, groups=self.groups, threads=self.threads)
+            found = lighter(again(optimize(graph, self.lowering).graph), again)
+            if self.known is not None:
+                self.known[graph] = found
+        return found
 
 
 def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
@@ -110,6 +117,7 @@ def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[],
     What parts may take is measured by the seconds of this plan at once, or by those of the ``quickest`` there is.
     """
     check_budget(budget)
+    plans = plans._replace(known={})
     whole = plans.plan(graph)
     piece: Piece = whole
     if whole.peak_bytes > budget:
@@ -123,7 +131,7 @@ def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[],
 def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: float) -> Piece:
     """Return how a graph runs in some room and at most so many seconds: the plan, the cut of fewest parts, or what comes nearest."""
     whole = plans.plan(graph)
-    if whole.peak_bytes <= room or depth == 0:
+    if whole.peak_bytes <= room or depth == 0 or len(plans.known or ()) > PLANS:
         return whole
     best: Slicing | None = None
     near: list[Slicing] = []
@@ -230,11 +238,15 @@ _RATE = {"bits": math.inf, "fixpoint": math.inf, "algebra": 2e11, "matmul": 5e10
 # Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
 _FEW = 64  # rows with which a product of matrices takes twice as long for each as with many
+_SHORT = 32  # the same of elements of a last axis, which NumPy goes along in its inmost loop
 _PART = 2e-5  # seconds to feed a part and to join what it gives
 
 
-def seconds(plan: ExecutionPlan) -> float:
-    """Return about how long a plan takes: its arithmetic, the memory it moves, and a little for each step."""
+def seconds(plan: ExecutionPlan, *, part: bool = False) -> float:
+    """Return about how long a plan takes: its arithmetic, the memory it moves, and a little for each step.
+
+    As a ``part`` it has BLAS on one thread for small products (see :func:`.nested.is_small_product`).
+    """
     total = 0.0
     for step in plan.steps:
         if step.cut:  # in parts
@@ -245,10 +257,20 @@ def seconds(plan: ExecutionPlan) -> float:
             kind = "bits"
         read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
         moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
-        few = 1 + _FEW / _least_side(step.contraction) if kind == "matmul" and step.contraction else 1.0
+        work, move = step.flops / _RATE.get(kind, 6e9), moved / _BYTES.get(kind, 1e10)
+        if kind == "matmul" and step.contraction:
+            work *= (1 + _FEW / _least_side(step.contraction)) * (1 + (part and is_small_product(step)))
+        elif kind not in _BYTES:
+            work, move = (cost * (1 + _SHORT / _last_axis(step)) for cost in (work, move))
         inner = max((seconds(body) for body in step.bodies), default=0.0) * (rounds(step.op, step.arg_types) or 16)
-        total += 5e-6 + few * step.flops / _RATE.get(kind, 6e9) + moved / _BYTES.get(kind, 1e10) + inner
+        total += 5e-6 + work + move + inner
     return total
+
+
+def _last_axis(step: Step) -> float:
+    """Return the length of the last axis of the largest tensor of a step; of one with one axis NumPy goes along the whole."""
+    shape = dims(max((*step.arg_types, *step.types), key=elements))
+    return max(1, shape[-1]) if len(shape) > 1 else math.inf
 
 
 def _least_side(form: Contraction) -> float:
@@ -257,12 +279,13 @@ def _least_side(form: Contraction) -> float:
     return 16 if 1 in sides else max(1, min(sides))
 
 
-def _seconds_of(piece: Piece) -> float:
+def _seconds_of(piece: Piece, part: bool = False) -> float:
     if isinstance(piece, ExecutionPlan):
-        return seconds(piece)
-    before, part, after = map(_seconds_of, (piece.before, piece.pieces[max(piece.pieces)], piece.after))
+        return seconds(piece, part=part)
+    before, after = _seconds_of(piece.before, part), _seconds_of(piece.after, part)
+    each = _seconds_of(piece.pieces[max(piece.pieces)], part=True)
     joined = [(1 if join.how == "concat" else piece.number) * nbytes(join.type) for join in piece.split.joins]
-    return before + piece.number * (_PART + part) + sum(joined) / 1e10 + after
+    return before + piece.number * (_PART + each) + sum(joined) / 1e10 + after
 
 
 def _lengths(size: int, number: int) -> set[int]:

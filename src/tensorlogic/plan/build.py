@@ -18,7 +18,7 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
-from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
+from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, rounds, scratch_bytes
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
@@ -288,7 +288,7 @@ def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], devic
             location=node.locations[0] if node.locations else None,
             contraction=form,
             bodies=tuple([lay_out_body(body, devices[i]) for body in bodies(node.op)]) if loops else (),
-            scratch=scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
+            scratch=map_bytes(node.op, types[i][0]) if form is None else scratch_bytes(form, arg_types, types[i][0]),
         )
         steps.append(step)
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())

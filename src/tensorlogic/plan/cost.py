@@ -65,7 +65,25 @@ def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorT
         return 0
     wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
     cast = sum(elements(t) * wide for t in args if t.dtype != result.dtype or wide != size)
-    return cast + (elements(result) * wide if wide != size else 0)
+    moved = sum(elements(t) * wide for own, t in zip(form.labels, args, strict=False) if _is_copied(form, own))
+    return cast + moved + (elements(result) * wide if wide != size else 0)
+
+
+def map_bytes(op: Op, result: TensorType) -> int:
+    """Return the bytes that an element-wise operation takes while it runs: an implication has a mask, and values for either case."""
+    values = {"godel_implies": 1, "goguen_implies": 2}.get(op.fn if isinstance(op, ops.Elementwise) else "", 0)
+    return elements(result) * (1 + values * ITEMSIZE[result.dtype or "float64"]) if values else 0
+
+
+def _is_copied(form: Contraction, own: tuple[str, ...]) -> bool:
+    """Tell whether a factor is copied to become a matrix: where indices that are its rows or columns do not stand side by side."""
+    own = tuple(x for x in own if form.sizes[x] != 1)
+    for group in (form.left, form.right, form.inner):
+        inside = tuple(x for x in group if x in own)
+        first = own.index(inside[0]) if inside else 0
+        if own[first : first + len(inside)] != inside:
+            return True
+    return False
 
 
 def _block_points(form: Contraction) -> int:

@@ -12,6 +12,8 @@ from .build import ExecutionPlan, Step, freed
 from .cost import nbytes
 from .fused_steps import Cut, Fused
 
+SMALL_PRODUCT = 50_000_000  # arithmetic operations of a matrix product, well below a millisecond
+
 
 def nested_plan(
     cut: Split,
@@ -100,7 +102,7 @@ def nested_plan(
         writes,
         bodies,
         flops=bodies[0].flops * len(ranges) if flops is None else flops,
-        threads=threads if many else 0,
+        threads=threads if many else int(_has_small_products(bodies)),
         scratch=extra + threads * max(b.peak_bytes for b in bodies),
         cut=Cut(ranges, threads, tuple(feeds), joins),
         into=tuple(-1 - into.index(join.label) for join in joins) if direct else (),
@@ -124,6 +126,17 @@ def nested_plan(
         name or side,
         exact,
     )
+
+
+def is_small_product(step: Step) -> bool:
+    """Tell whether threads of BLAS, each waiting for the others, may take longer for a product than one does, should a core be busy."""
+    return step.kernel == "matmul" and step.flops < SMALL_PRODUCT
+
+
+def _has_small_products(bodies: Iterable[ExecutionPlan]) -> bool:
+    """Tell whether all matrix products of some plans, of which there are some, are small."""
+    products = [step for body in bodies for step in body.steps if step.kernel == "matmul"]
+    return bool(products) and all(map(is_small_product, products))
 
 
 def joined_bytes(join: Join, made: TensorType) -> int:

@@ -97,7 +97,12 @@ class Program:
         >>> p.retract("Parent", [("Alice", "Bob"), ("Alice", "Carol")])
         1
         """
-        expect(name or None, str, "a relation is named by text", 'write p.retract("Parent", rows)')
+        expect(
+            (name or None) if isinstance(name, str) else name,
+            str,
+            "a relation is named by text",
+            'write p.retract("Parent", rows)',
+        )
         with self._lock, self._sources:
             return self.state.retract_facts(name, rows)
 

@@ -83,6 +83,8 @@ class Gradients:
             split = split_gradient(executor, graph, wanted, strategy, budget, given)
             self.known.put(key, split)
         results = executor.execute(split.first, given)
+        if graph.scores and executor.programs.scores_unseen(graph):
+            executor.programs.look_at_scores(graph, given.items())
         saved_nodes = {n for _, n in split.kept}
         shown = [_read_only(v) if n in saved_nodes else v for n, v in enumerate(results[: split.outputs])]
         outputs = Outputs(graph.output_names, shown)

@@ -93,7 +93,8 @@ def bind_nested(step: Step, programs: Sequence[Program]) -> Kernel:
             by_size = {len(r): program for r, program in zip(_first_of_each(step.cut.ranges), programs, strict=True)}
             if step.cut.threads > 1:
                 return on_one_thread(partial(_side_by_side, Parts(step.cut), by_size))
-            return partial(_one_by_one, Parts(step.cut), by_size)
+            kernel = partial(_one_by_one, Parts(step.cut), by_size)
+            return on_one_thread(kernel) if step.threads else kernel
         case "chains":
             reads = [[step.reads.index(slot) for _, slot, _ in p.plan.inputs] for p in programs]
             return on_one_thread(partial(_chains, programs, reads, step.threads))

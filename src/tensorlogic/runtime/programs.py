@@ -338,29 +338,30 @@ class Programs:
             elif "in_place" in self.capabilities.features:
                 again = partial(again, threads=lambda: 1)
             plan = again(concrete)
-            plan = lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan
-            if facts is None or plan.peak_bytes <= self._room():
-                return [plan]
-            # kernels with the same bits may take less memory: truth values packed, chains without results between
-            lean = self._candidates(concrete, donate, reorder=reorder, hot=True)[:1]
-            return [min(plan, *lean, key=lambda p: p.peak_bytes)]
-        from ..plan.candidates import candidates
+            plans = [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
+        else:
+            from ..plan.candidates import candidates
 
-        room = None
-        if policy != "exact" or self.threads > 1:
-            room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
-        return candidates(
-            concrete,
-            self.facts,
-            policy=policy,
-            in_place=self.in_place,
-            chains=self.threads if self.in_place and not together else 1,
-            room=room,
-            donate=donate,
-            reorder=reorder,
-            without=without,
-            sparse=sparse,
-        )
+            room = None
+            if policy != "exact" or self.threads > 1:
+                room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
+            plans = candidates(
+                concrete,
+                self.facts,
+                policy=policy,
+                in_place=self.in_place,
+                chains=self.threads if self.in_place and not together else 1,
+                room=room,
+                donate=donate,
+                reorder=reorder,
+                without=without,
+                sparse=sparse,
+            )
+        if facts is None or policy != "exact" or sparse or plans[0].peak_bytes <= self._room():
+            return plans
+        # kernels with the same bits may take less memory: truth values packed, chains without results between
+        lean = self._candidates(concrete, donate, reorder=reorder, without=without, hot=True)[:1]
+        return [min(plans[0], *lean, key=lambda p: p.peak_bytes)]
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
         """Bind plans; where no kernel can be made of a step, plans that do without it take their place.
