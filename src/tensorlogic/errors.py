@@ -310,7 +310,7 @@ def expect_known(
     """
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise (kind or InputError)(f"{what} {name!r}", *nearest(name, known), code=code)
+            raise (kind or InputError)(f"{what} {value_text(name)}", *nearest(name, known), code=code)
 
 
 def nearest(word: object, known: Iterable[str]) -> list[str]:
@@ -346,7 +346,8 @@ def closest(word: object, known: Iterable[str]) -> str | None:
     """
     import difflib  # an error may take its time, a start-up not
 
-    folded, text = {str(name).casefold(): name for name in known}, str(word).casefold()
+    folded = {str(name).casefold(): name for name in known}
+    text = (word if isinstance(word, str) else value_text(word)).casefold()
     holding = [name for name in folded if len(text) > 3 and text in name]
     close = difflib.get_close_matches(text, folded, n=1, cutoff=0.7 if len(text) > 3 else 0.65)
     close = close or (holding if len(holding) == 1 else [])

@@ -147,6 +147,9 @@ class Store(Generic[K, V]):
         self._size = self._hits = self._misses = self._evictions = 0
         reset_in_child(self)
 
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a store", "make one in each process")
+
     def reset_lock(self) -> None:
         """Start with a free lock; what a thread of the parent process was changing at the fork is forgotten."""
         if not self._lock.acquire(blocking=False):

@@ -147,7 +147,7 @@ def test_load_says_what_is_wrong_with_files(tmp_path: Path) -> None:
         EinsumGraph.load(tmp_path / "modle.json")
     with pytest.raises(FormatError, match="is not a file"):
         EinsumGraph.load(tmp_path)
-    with pytest.raises(FormatError, match="cannot read"):
+    with pytest.raises(FormatError, match="can be no name of a file"):
         EinsumGraph.load("a\0b")
     with pytest.raises(FormatError, match="at most 100 B are read"):
         files.load(path, limit=100)

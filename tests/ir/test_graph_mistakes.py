@@ -146,7 +146,7 @@ def test_a_transposed_input_is_told_to_transpose():
         ("n, k+1", "('n', 'k+1')"),
         ("n 3", "('n', 3)"),
         ("(n, 3)", "('n', 3)"),
-        ("k + 1", "('k + 1',)"),
+        ("k + 1", "('k+1',)"),
     ],
 )
 def test_a_shape_that_is_text(shape, written):

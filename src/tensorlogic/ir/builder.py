@@ -434,5 +434,8 @@ def _tuple_text(shape: Any) -> str:
         return f"({shape!r},)"
     text = shape.strip("()[] ").replace(";", ",")
     parts = text.split(",") if any(sign in text for sign in ",+-*") else text.split()
-    words = [part if part.isdecimal() else repr(part) for part in map(str.strip, parts) if part]
+    try:
+        words = [part if part == "None" else repr(dim(part)) for part in map(str.strip, parts) if part]
+    except ShapeError:
+        return "a size or a name for each axis, such as ('n', 3)"
     return f"({', '.join(words)}{',' * (len(words) == 1)})"

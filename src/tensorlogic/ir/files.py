@@ -28,7 +28,7 @@ from .ops import Op
 from .text import plain_fields
 from .types import Array
 from .untrusted_text import HALF_OF_A_PAIR, LIMIT, convert, decode_text, strict_json, too_large
-from .whole_files import write_whole
+from .whole_files import as_path, write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 STORED = {"BOOL": "bool"} | {  # safetensors' names of dtypes
@@ -159,7 +159,7 @@ def save(graph: EinsumGraph, path: str | Path, known: Container[str] = ()) -> No
 
     Whoever reads the file has the constants whose digests are ``known``, and gives them to :func:`load`.
     """
-    path = Path(path)
+    path = as_path(path)
     arrays = all_constants(graph)
     text = _document(graph, arrays, data=False)
     arrays = {digest: array for digest, array in arrays.items() if digest not in known}
@@ -186,7 +186,7 @@ def _beside(path: Path) -> Path:
 
 def load(path: str | Path, *, limit: int = LIMIT, known: Mapping[str, Array] | None = None) -> EinsumGraph:
     """Read a graph file: JSON (ours or the Rust crate's) or the text form. Constants that are ``known``, of a graph read before, are taken from there."""
-    path = Path(path)
+    path = as_path(path)
     try:
         text = decode_text(_read(path, limit), limit).lstrip("\ufeff")
         start = text.lstrip()[:5]

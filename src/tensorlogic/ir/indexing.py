@@ -44,6 +44,8 @@ def _part(part: Any, key: Any, axis: int) -> Any:
     try:
         return integer(part, "an index")
     except ShapeError:
+        if isinstance(part, int):  # one that no file holds
+            raise
         raise _no_index(key, axis) from None
 
 

@@ -20,7 +20,7 @@ from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
 from .indexing import LONGEST, index_range
 from .packed_numbers import KINDS, PACKED
-from .sizes import Dim, dim, integer
+from .sizes import Dim, dim, flag, integer
 from .types import TensorShape, dtype_name, normal_axis
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class TensorMethods(ABC, Generic[T]):
         shape = self.shape_of(x)
         if axes is not None and shape is not None:
             axes = tuple(sorted(normal_axis(a, len(shape), kind) for a in axes))
-        return self.apply(ops.Reduce(kind, axes, keepdims), x)
+        return self.apply(ops.Reduce(kind, axes, flag(keepdims, "keepdims=")), x)
 
     # fmt: off
     def sum(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("sum", x, axis, keepdims)
@@ -178,11 +178,11 @@ class TensorMethods(ABC, Generic[T]):
 
     def sort(self, x: Any, axis: int = -1, *, descending: bool = False) -> T:
         """Sort along an axis; NaN counts as greatest."""
-        return self.apply(ops.Sort(self._axis(x, axis, "sort"), descending), x)
+        return self.apply(ops.Sort(self._axis(x, axis, "sort"), flag(descending, "descending=")), x)
 
     def argsort(self, x: Any, axis: int = -1, *, descending: bool = False) -> T:
         """Return the indices that sort along an axis, stably."""
-        return self.apply(ops.Sort(self._axis(x, axis, "argsort"), descending, indices=True), x)
+        return self.apply(ops.Sort(self._axis(x, axis, "argsort"), flag(descending, "descending="), indices=True), x)
 
     def top_k(self, x: Any, k: int, axis: int = -1) -> tuple[T, T]:
         """Return the k greatest along an axis, greatest first, and their indices."""

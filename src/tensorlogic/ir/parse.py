@@ -218,6 +218,8 @@ class _Reader:
                 self.find(op)
         except msgspec.ValidationError as error:
             self.fail(f"{word}: {str(error).replace(' - at `$.', ', in `')}", at=start, code="E225")
+        except UnicodeEncodeError:
+            self.fail(f"{word}: text with half a surrogate pair", at=start, code="E225")
         except FormatError as error:
             if not error.guessed:
                 raise

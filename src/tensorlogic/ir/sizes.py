@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 
+import numpy as np
+
 from ..diagnostics import value_text
 from ..errors import ShapeError
 
@@ -34,26 +36,40 @@ def dim(value: object) -> Dim:
         if isinstance(size, str):
             return size
     else:
-        size = integer(value, "a size", "or a name ")
+        size = integer(value, "a size", "or a name ", bounded=False)
     if not 0 <= size <= _LARGEST:
         hints = ["a size that is not known yet has a name: ('n', 3)"] if size < 0 else []
         raise ShapeError(f"a size must be 0 to 2^63 - 1, got {value_text(size)}", *hints, code="E118")
     return size
 
 
-def integer(value: object, what: str, otherwise: str = "") -> int:
+def integer(value: object, what: str, otherwise: str = "", *, bounded: bool = True) -> int:
     """Return an integer that a user gave, as Python's own, or raise where it is none.
 
     >>> integer(True, "an axis")
     1
     """
     try:
-        return int(operator.index(value))  # type: ignore[arg-type]
+        number = int(operator.index(value))  # type: ignore[arg-type]
     except TypeError:
         message = f"{what} must be an integer {otherwise}".rstrip()
         raise ShapeError(
             f"{message}, got {value_text(value)}", "write a whole number, such as 1", code="E301"
         ) from None
+    if bounded and not -(2**63) <= number < 2**63:  # files hold no others
+        raise ShapeError(f"{what} must fit 64 bits, got {value_text(value)}", code="E301")
+    return number
+
+
+def flag(value: object, what: str) -> bool:
+    """Return whether something is asked for, as Python's own bool; 0 and 1 are as good as False and True.
+
+    >>> flag(np.True_, "keepdims="), flag(0, "keepdims=")
+    (True, False)
+    """
+    if not isinstance(value, bool | int | np.bool_) or value not in (0, 1):
+        raise ShapeError(f"{what} must be True or False, got {value_text(value)}", f"write {what}True", code="E301")
+    return bool(value)
 
 
 def add(a: Dim, b: Dim) -> Dim:

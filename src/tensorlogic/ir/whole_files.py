@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..errors import FormatError, InputError, TensorLogicError
+from ..errors import FormatError, InputError, TensorLogicError, expect
 from ..events import tell_wrappers
 
 FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
@@ -76,6 +76,19 @@ def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:
     left = memoryview(data)
     while left:
         left = left[call("write", (handle, left)) :]
+
+
+def as_path(path: object, what: str = "a file") -> Path:
+    """Return the path that was given, if it is one."""
+    expect(path, (str, os.PathLike), f"{what} is given by its path", 'write "model.json"')
+    assert isinstance(path, str | os.PathLike)
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeError:
+        possible = False
+    if not possible:
+        raise FormatError(f"{path!r} can be no name of {what}", "use letters, digits, - and _", code="E229")
+    return Path(path)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..diagnostics import bytes_text, value_text
 from ..errors import FormatError, InputError, expect
+from ..ir.whole_files import as_path
 from ..plan.machine import host
 from ..tables import html_text, table
 from .profile import Count, ProfileData, Time
@@ -248,7 +249,7 @@ def save_json(path: str | Path, value: Any) -> None:
 def load_json(path: str | Path, kind: type[T], what: str) -> T:
     """Read a record from JSON; what is wrong is said with the file and the path in it."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=kind)
+        return msgspec.json.decode(as_path(path).read_bytes(), type=kind)
     except OSError as error:
         raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..diagnostics import bytes_text
 from ..errors import FormatError
 from ..ir.files import no_file
-from ..ir.whole_files import write_whole
+from ..ir.whole_files import as_path, write_whole
 from .trace import Trace
 from .trace_export import to_chrome, to_collapsed, to_speedscope
 from .trace_readers import read
@@ -62,7 +62,7 @@ def write(trace: Trace, form: str) -> str:
 
 def save(trace: Trace, path: str | Path, form: str | None = None) -> None:
     """Write a trace in a form, else in the one that the name asks for."""
-    save_text(path, write(trace, form or form_of(path)))
+    save_text(path, write(trace, form or form_of(as_path(path))))
 
 
 def save_text(path: str | Path, text: str) -> None:
@@ -91,7 +91,7 @@ def reason(error: Exception) -> str:
 
 def load(path: str | Path) -> Trace:
     """Read a trace file; its form is seen from what it holds, not from its name."""
-    path = Path(path)
+    path = as_path(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:

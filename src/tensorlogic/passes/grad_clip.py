@@ -8,6 +8,7 @@ from functools import reduce
 
 from ..diagnostics import value_text
 from ..errors import GraphError, InputError, expect_known
+from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
 from .grad_tape import Tape, Value
 
@@ -95,6 +96,7 @@ def _shortened(t: Tape, g: Value, square: Value, limit: float) -> Value:
 def _changed(
     graph: EinsumGraph, names: Iterable[str] | None, change: Callable[[Tape, list[Value]], list[Value]]
 ) -> EinsumGraph:
+    expect_graph(graph)
     t = Tape(graph)
     t.copy(graph)
     chosen = [n for n in graph.output_names if n.startswith("d_")] if names is None else list(names)

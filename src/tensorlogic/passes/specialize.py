@@ -272,7 +272,9 @@ def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mappin
         expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
     for name, value in sizes.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
-            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
+            raise InputError(
+                f"sizes= must map names to integers, got {value_text(name)}: {value_text(value)}", code="E301"
+            )
         expect_known("the graph has no size", [name], graph.size_names, "E304")
     return sizes
 

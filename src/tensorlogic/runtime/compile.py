@@ -145,7 +145,9 @@ class CompiledGraph:
 
         It takes the place of an empty folder or of a compiled graph, and of nothing else.
         """
-        where = Path(folder)
+        from ..ir.whole_files import as_path
+
+        where = as_path(folder, "a folder")
         if not _free_to_write(where):
             hint = "save to a folder that does not exist yet"
             raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", hint, code="E221")
@@ -154,7 +156,9 @@ class CompiledGraph:
     @classmethod
     def load(cls, folder: str | Path, executor: Executor | None = None) -> CompiledGraph:
         """Read a saved graph; its plans are ready to run, without passes or a search for contraction orders."""
-        return _load(Path(folder), executor or Executor())
+        from ..ir.whole_files import as_path
+
+        return _load(as_path(folder, "a folder"), executor or Executor())
 
     def __repr__(self) -> str:
         ready = len(self.plans())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
+from ..diagnostics import value_text
 from ..errors import BackendError, InputError, expect, expect_whole, nearest
 from ..events import ExecutionPhase, Hook, active_contexts, span, tell_wrappers
 from ..ir.check import require_valid
@@ -447,7 +448,7 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     if policy is not None and policy not in POLICIES:
         raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
     if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
-        argument = f"native={native!r}" if native else f"policy={policy!r}"
+        argument = f"policy={policy!r}" if native is False else f"native={value_text(native)}"
         message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
     return "exact" if wrapped else policy or ("fast" if native else "exact")

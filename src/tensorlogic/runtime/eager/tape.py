@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +16,7 @@ from ...ir.graph import EinsumGraph, Node
 from ...ir.ops import add_constant
 from ...ir.types import dtype_name
 from ...passes.grad_tape import unused
+from ...store import of_one_process
 from ..compile import CompiledGraph
 from ..executor import Executor
 from ..recompute import operands_first
@@ -47,6 +48,9 @@ class EagerTape:
     def __init__(self) -> None:
         self._made: WeakValueDictionary[int, Variable] = WeakValueDictionary()
         self._numbers = count()
+
+    def __reduce__(self) -> NoReturn:
+        raise of_one_process("a tape", "keep what it recorded: tape.graph(y=y)")
 
     def __enter__(self) -> EagerTape:
         now = mode.get()
