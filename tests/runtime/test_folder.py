@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import CompilationCache, CompilationKey, EinsumGraph, GraphBuilder
-from tensorlogic.ir.whole_files import write_folder
+from tensorlogic.ir.whole_files import file_call, remove, write_folder
 from tensorlogic.runtime import compilation_cache as shelf
 
 
@@ -210,3 +211,25 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     write_folder(place.with_name("file"), fill("four"))
     assert (place.with_name("file") / "a.txt").read_text(encoding="utf-8") == "four"
     assert {p.name for p in place.parent.iterdir()} == {"entry", "file"}  # nothing is left behind
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_another_process_may_come_first_and_a_third_delete_what_it_wrote(tmp_path: Path, replace: bool) -> None:
+    place = tmp_path / "entry"
+
+    def call(operation: str, args: tuple[Any, ...]) -> Any:
+        if operation != "rename":
+            return file_call(operation, args)
+        place.mkdir()
+        (place / "a.txt").write_text("of another")
+        try:
+            return file_call(operation, args)
+        finally:
+            remove(place)
+
+    def fill(folder: Path) -> None:
+        (folder / "a.txt").write_text("mine")
+
+    with contextlib.nullcontext() if replace else pytest.raises(FileExistsError):
+        write_folder(place, fill, replace=replace, call=call)
+    assert list(tmp_path.iterdir()) == []

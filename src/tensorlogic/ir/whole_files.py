@@ -21,6 +21,7 @@ from ..events import tell_wrappers
 
 FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
 OPERATIONS = ("write", "fsync", "replace", "rename", "mkdir")
+OTHER_CAME_FIRST = (errno.EEXIST, errno.ENOTEMPTY)
 NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
 
 
@@ -125,9 +126,10 @@ def write_folder(
         try:
             call("rename", (temporary, path))
         except OSError as error:  # systems call it by several names when another process came first
-            if path.exists() and not replace:
+            taken = error.errno in OTHER_CAME_FIRST or path.exists()  # a third may have deleted it since
+            if taken and not replace:
                 raise FileExistsError(str(path)) from error
-            if not path.exists():
+            if not taken:
                 if old is not None:  # what was there stays
                     old.rename(path)
                     old = None
