@@ -1,7 +1,9 @@
-"""Golden files: printed output that a person has read once, compared from then on."""
+"""Golden files, printed output that a person has read once, compared from then on; and what no test may leave behind."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the files in tests/golden with what is printed now"
     )
+
+
+_threads: dict[str, int] = {}  # of each BLAS library, as it was after the first test that loaded it
+
+
+@pytest.hookimpl(trylast=True)  # when its fixtures have ended
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Fail a test that leaves BLAS with other numbers of threads: plans of all tests after it would be others."""
+    threads = sys.modules.get("tensorlogic.backends.threads")
+    if threads is None:
+        return
+    for _ in range(1000):  # a thread in the background may be about to give them back
+        counts = {library.filepath: library.get_num_threads() for library in threads._libraries()}
+        if all(_threads.setdefault(path, count) == count for path, count in counts.items()):
+            return
+        time.sleep(0.01)
+    before = dict(_threads)
+    _threads.update(counts)
+    pytest.fail(f"BLAS is left with other numbers of threads: {before} before, {counts} after {item.nodeid}")
 
 
 @pytest.fixture

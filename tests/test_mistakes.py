@@ -466,7 +466,8 @@ def test_an_input_named_twice_is_differentiated_for_once():
     assert executor.get_gradients()["x"].tolist() == [2.0, 2.0, 2.0]
 
 
-def test_inputs_too_large_to_time_plans_on():
+def test_inputs_too_large_to_time_plans_on(monkeypatch):
+    monkeypatch.setattr("tensorlogic.backends.threads.workers", lambda: 2)  # else there may be no second plan
     b = tl.GraphBuilder()
     graph = b.build(y=b.sum(b.exp(b.input("x", ("n",)))))  # the result is small
     config = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
