@@ -291,7 +291,7 @@ def test_a_narrower_dtype_is_advised_only_where_there_is_one(dtype: str, helps: 
     assert any("narrower" in hint for hint in caught.value.diagnostic.suggestions) is helps
 
 
-@pytest.mark.parametrize("where", ["executor", "threads", "context", "with"])
+@pytest.mark.parametrize("where", ["executor", "threads", "context", "with", "with, after a run without"])
 @pytest.mark.parametrize("loop", [False, True])
 def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str) -> None:
     b, n = tl.GraphBuilder(), 300
@@ -305,13 +305,19 @@ def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str
     plain = tl.Executor()
     assert plain.plan(graph, values).peak_bytes > 10 * n * n  # casts for BLAS
     limit = 3 * n * n
-    limits: dict[str, Any] = {"executor": {"memory_limit": limit}, "with": {}}
-    limits["threads"] = {"memory_limit": limit, "threads": 2}
-    packed = tl.Executor(**limits.get(where, {"context": tl.ExecutionContext(memory_limit=limit)}))
-    with tl.ExecutionContext(memory_limit=limit) if where == "with" else contextlib.nullcontext():
-        assert packed.plan(graph, values).peak_bytes <= limit
-        found = packed.execute(graph, values)["z"]
-    assert np.array_equal(found, plain.execute(graph, values)["z"])
+    limits: dict[str, Any] = {"executor": {"memory_limit": limit}, "threads": {"memory_limit": limit, "threads": 2}}
+    limits["context"] = {"context": tl.ExecutionContext(memory_limit=limit)}
+    packed = tl.Executor(**limits.get(where, {}))
+    if where.endswith("after a run without"):
+        packed.execute(graph, values)
+    for _ in range(2):
+        with tl.ExecutionContext(memory_limit=limit) if where.startswith("with") else contextlib.nullcontext():
+            assert packed.plan(graph, values).peak_bytes <= limit
+            found = packed.execute(graph, values)["z"]
+        assert np.array_equal(found, plain.execute(graph, values)["z"])
+        if where.startswith("with"):  # what a context leaves is no matter outside of it
+            assert str(packed.plan(graph, values)) == str(plain.plan(graph, values))
+            packed.execute(graph, values)
     with pytest.raises(tl.OutOfMemoryError, match="available"):
         tl.Executor(memory_limit=n * n).execute(graph, values)
 

@@ -23,6 +23,7 @@ from ..plan.cost import nbytes
 from ..store import Store
 from .batch_groups import Group, by_kind, of_item, uniform
 from .batch_result import BatchResult, Piece
+from .context import context_room
 from .values import Inputs, check_call
 
 if TYPE_CHECKING:
@@ -171,11 +172,8 @@ def _bytes(
 
 def room(executor: Executor) -> int | None:
     """Return the least of the limits of memory that hold for runs now; None without any."""
-    limits = [executor.programs.memory_limit, executor.context.memory_limit]
-    if contexts := active_contexts():
-        limits += [c.memory_limit for c in contexts]
-    given = [limit for limit in limits if limit is not None]
-    return min(given) if given else None
+    limits = (executor.programs.memory_limit, context_room((executor.context, *active_contexts())))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int = 1) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _counting = Lock()  # of what runs use
+
+
+def context_room(contexts: Iterable[ExecutionContext]) -> int | None:
+    """Return the bytes that a run in these contexts may take, or None where none of them has a limit."""
+    return min((c.memory_limit for c in contexts if c.memory_limit is not None), default=None)
 
 
 class ExecutionContext:

@@ -18,7 +18,7 @@ from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
 from .call import LastCalls, Wrapper, run_program, same_again
-from .context import ExecutionContext, Profiles, contexts_to_join, hooks_around, joined
+from .context import ExecutionContext, Profiles, context_room, contexts_to_join, hooks_around, joined
 from .frame import Frame
 from .programs import Programs, not_pickled
 from .values import Inputs, Outputs, Sizes, checked_donations, input_arrays, types_of_call
@@ -145,6 +145,8 @@ class Executor:
             hooks = hooks_around(context, self.profiles.hooks) if watched else ()
             active = around if contexts is None else contexts
             ready = self.last_calls.get(id(graph)) if plain else None
+            if active and ready is not None and (room := context_room(active)) is not None:
+                ready = ready if ready.program.peak_bytes <= room else None
             if ready is not None and (again := same_again(ready, graph, inputs)) is not None:
                 programs.quick_calls = next(programs.quick)
                 return run_program(context, ready.program, again, out, hooks, active)
@@ -152,7 +154,7 @@ class Executor:
             own = checked_donations(graph, donate) if donate else ()
             known = None if sizes is None else checked_sizes(graph, sizes)
             program = programs.for_call(graph, names, values, known, budget, own)
-            if plain and program.trusted:
+            if plain and program.trusted and context_room(active) is None:
                 self.last_calls.remember(graph, names, values, program)
             return run_program(context, program, values, out, hooks, active)
         except BaseException:

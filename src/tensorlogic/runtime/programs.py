@@ -24,7 +24,7 @@ from ..plan.build import POLICIES, QUICK, ExecutionPlan, Step, build_plan, lay_o
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Lock, Store, StoreStats
 from .call import Wrapper, run
-from .context import ExecutionContext
+from .context import ExecutionContext, context_room
 from .program import Program, bind
 from .values import NUMPY, Sizes
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _ARRAY = np.ndarray
 Key = tuple[Any, ...]
 Types = Mapping[str, TensorType]  # of inputs, by name
+LEAN = "lean"  # ends the key of the program that takes the least memory
 LONG_RUN = 60.0  # seconds, by an estimate, from which the calls of a run are worth compiling for: a kernel takes about half a second
 
 
@@ -118,13 +119,32 @@ class Programs:
         program = self.store.get(self._key_for(key, calls) if calls else key)
         if graph.scores and (program is None or self.scores_unseen(graph)):
             self.look_at_scores(graph, zip(names, values, strict=True))
+        made = partial(self._made, graph, names, values, sizes, budget, donate)
         if program is None:
-            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-            with self._making:  # of several callers one chooses, so that all have the same bits
-                program = self.store.peek(self._key_for(key, calls))
-                if program is None:
-                    program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key, calls)
-                    self.store.put(self._key_for(key, calls), program)
+            program = made(key, calls)
+        room = context_room((self.context, *active_contexts()))
+        if room is not None and program.peak_bytes > room and budget is None:
+            program = self.store.get((*key, LEAN)) or made((*key, LEAN), 0)
+        return program
+
+    def _made(
+        self,
+        graph: EinsumGraph,
+        names: Sequence[str],
+        values: Sequence[Any],
+        sizes: Sizes,
+        budget: int | None,
+        donate: tuple[str, ...],
+        key: Key,
+        calls: int,
+    ) -> Program:
+        """Make the program of a key and keep it; of several callers one chooses, so that all have the same bits."""
+        types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+        with self._making:
+            program = self.store.peek(self._key_for(key, calls))
+            if program is None:
+                program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key, calls)
+                self.store.put(self._key_for(key, calls), program)
         return program
 
     @staticmethod
@@ -166,10 +186,17 @@ class Programs:
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
         key = self._type_key(graph, types, sizes, *(() if budget is None else (self._checked(budget), ())))
+        plan = self._plan(graph, types, sizes, budget, key)
+        room = context_room((self.context, *active_contexts()))
+        if room is not None and plan.peak_bytes > room and budget is None:
+            plan = self._plan(graph, types, sizes, None, (*key, LEAN))
+        return plan
+
+    def _plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None, key: Key) -> ExecutionPlan:
         program = self.store.peek(key)
         if program is not None:
             return program.plan
-        options = self.options(graph, types, sizes, budget, ())
+        options = self.options(graph, types, sizes, budget, (), lean=key[-1] == LEAN)
         if len(options) == 1 or not self._within_limits(options[0]):
             return options[0]
         with self._making:
@@ -215,7 +242,8 @@ class Programs:
 
         A signature whose program had to go has the plan again that was chosen for it before.
         """
-        options = self.options(graph, types, sizes, budget, donate)
+        lean = key is not None and key[-1] == LEAN
+        options = self.options(graph, types, sizes, budget, donate, lean=lean)
         together = (len(options) > 1 or calls) and meets_others(options[0].graph) is not None
         hot = bool(calls and key is not None and not together and self._worth_compiling(options[0], key, calls))
         if hot:  # with the same bits, so that nothing depends on which plan it is: the first is not measured
@@ -230,7 +258,7 @@ class Programs:
         if len(options) > 1:  # loaded before compiling: a fork that waited for a kernel must not meet an import
             from . import parts  # noqa: F401
             from .tuning import choose, made_up_inputs
-        again = partial(self._candidates, concrete, donate, sparse=_relations(types), hot=hot)
+        again = partial(self._candidates, concrete, donate, sparse=_relations(types), hot=hot, lean=lean)
         programs = self._bound(options, lambda without: again(without=without)[:most])
         if len(programs) == 1:
             return programs[0]
@@ -259,15 +287,19 @@ class Programs:
         budget: int | None = None,
         donate: tuple[str, ...] = (),
         without: frozenset[object] = frozenset(),
+        lean: bool = False,
     ) -> list[ExecutionPlan]:
-        """Return the plans that compete for inputs of these types, without some steps; the first is taken where nothing is measured."""
+        """Return the plans that compete for inputs of these types, without some steps; the first is taken where nothing is measured.
+
+        The ``lean`` one is that which takes the least memory.
+        """
         self.context.notify(ExecutionPhase.PLANNING)
         with span("plan", self.context.hooks):
             if not isinstance(graph, EinsumGraph) or not graph.checked:
                 require_valid(graph)
             concrete = self._concrete(graph, types, sizes, budget is None)
             if budget is None:
-                options = self._candidates(concrete, donate, without=without, sparse=_relations(types))
+                options = self._candidates(concrete, donate, without=without, sparse=_relations(types), lean=lean)
             else:
                 options = [self._within(concrete, budget, lambda: self._concrete(graph, types, sizes, lowered=True))]
             check_dtypes(options[0], self.capabilities)
@@ -327,6 +359,7 @@ class Programs:
         without: frozenset[object] = frozenset(),
         sparse: Types | None = None,
         hot: bool = False,
+        lean: bool = False,
     ) -> list[ExecutionPlan]:
         policy = "adaptive" if hot else self.policy
         together = meets_others(concrete) is not None  # ranks must meet in one order
@@ -358,11 +391,13 @@ class Programs:
                 without=without,
                 sparse=sparse,
             )
-        if facts is None or policy != "exact" or sparse or plans[0].peak_bytes <= self._room():
+        if facts is None or policy != "exact" or sparse:
+            return plans[:1] if lean else plans  # the first takes the least memory
+        if not lean and plans[0].peak_bytes <= self._room():
             return plans
         # kernels with the same bits may take less memory: truth values packed, chains without results between
-        lean = self._candidates(concrete, donate, reorder=reorder, without=without, hot=True)[:1]
-        return [min(plans[0], *lean, key=lambda p: p.peak_bytes)]
+        others = self._candidates(concrete, donate, reorder=reorder, without=without, hot=True)[:1]
+        return [min(plans[0], *others, key=lambda p: p.peak_bytes)]
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
         """Bind plans; where no kernel can be made of a step, plans that do without it take their place.
@@ -423,10 +458,8 @@ class Programs:
         return plan.peak_bytes <= self._room() and (self.flops_limit is None or plan.flops <= self.flops_limit)
 
     def _room(self) -> int:
-        """Return the bytes that a run may take here and now."""
-        limits = [self.memory_limit, *(context.memory_limit for context in (self.context, *active_contexts()))]
-        given = [limit for limit in limits if limit is not None]
-        return min(given) if given else available_memory()
+        """Return the bytes that runs may take. Contexts may leave less to some; those have a program of their own."""
+        return available_memory() if self.memory_limit is None else self.memory_limit
 
     def _check_limits(self, plan: ExecutionPlan) -> None:
         if self.computes:
