@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.plan.budget import seconds
+from tensorlogic.plan.durations import seconds
 from tensorlogic.plan.groups import EXACT_FUNCTIONS, find_groups
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import bind

@@ -6,7 +6,6 @@ are the caller's.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -25,11 +24,11 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
-from .build import ExecutionPlan, Groups, Step, lay_out
-from .cost import Contraction, elements, nbytes, rounds
-from .fused_steps import Fused
+from .build import ExecutionPlan, Groups, lay_out
+from .cost import nbytes
+from .durations import seconds, seconds_of_parts
 from .memory import has_wide_types, largest_step, lighter
-from .nested import is_small_product, joined_bytes, nested_plan
+from .nested import joined_bytes, nested_plan
 from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -38,7 +37,7 @@ DEPTH = 4  # cuts within cuts
 SLOWER = 2.25
 AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
-PLANS = 1200  # different ones after which nothing is cut further; about a second
+WORK = 40_000  # nodes of the cuts and plans made, after which no more are looked at; a second or two
 
 
 class Slicing(NamedTuple):
@@ -59,6 +58,7 @@ class Slicing(NamedTuple):
     pieces: dict[int, Piece]  # by the size of a part
     after: Piece
     peak_bytes: int
+    seconds: float  # by estimate
     whole_bytes: int  # the peak of the graph when it is not cut
     held: tuple[int, int]  # bytes kept from part to part, results so far and what all parts read; and of those after
 
@@ -74,27 +74,52 @@ class Slicing(NamedTuple):
         return "\n".join(lines)
 
 
-Piece = ExecutionPlan | Slicing
+class Whole(NamedTuple):
+    """How a graph runs that need not be cut: by its plan."""
+
+    plan: ExecutionPlan
+    peak_bytes: int
+    seconds: float  # by estimate, as a part
 
 
-class Plans(NamedTuple):
-    """How plans are made here."""
+Piece = Whole | Slicing
 
-    lowering: Sequence[Pass]  # what the backend wants done to each part
-    in_place: bool
-    groups: Groups | None = None
-    threads: Callable[[], int] | None = None
-    known: dict[EinsumGraph, ExecutionPlan] | None = None  # cuts within cuts lead to the same graphs
 
-    def plan(self, graph: EinsumGraph) -> ExecutionPlan:
-        """Return the plan of a graph whose sizes are known."""
-        found = None if self.known is None else self.known.get(graph)
+class Plans:
+    """Makes plans of graphs whose sizes are known, and keeps them: cuts within cuts lead to the same graphs.
+
+    ``lowering`` is what the backend wants done to each part.
+    """
+
+    def __init__(
+        self,
+        lowering: Sequence[Pass],
+        in_place: bool,
+        groups: Groups | None = None,
+        threads: Callable[[], int] | None = None,
+    ) -> None:
+        self._lowering = lowering
+        self._lay_out = partial(lay_out, in_place=in_place, groups=groups, threads=threads)
+        self._known: dict[EinsumGraph, Whole] = {}
+        self._work = 0
+
+    def plan(self, graph: EinsumGraph) -> Whole:
+        """Return the plan of a graph."""
+        found = self._known.get(graph)
         if found is None:
-            again = partial(lay_out, in_place=self.in_place, groups=self.groups, threads=self.threads)
-            found = lighter(again(optimize(graph, self.lowering).graph), again)
-            if self.known is not None:
-                self.known[graph] = found
+            self.work_on(graph)
+            plan = lighter(self._lay_out(optimize(graph, self._lowering).graph), self._lay_out)
+            found = self._known[graph] = Whole(plan, plan.peak_bytes, seconds(plan, part=True))
         return found
+
+    def work_on(self, graph: EinsumGraph) -> None:
+        """Note that a graph was looked at."""
+        self._work += len(graph)
+
+    @property
+    def enough(self) -> bool:
+        """Whether so much was looked at that it must do."""
+        return self._work > WORK
 
 
 def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
@@ -111,17 +136,24 @@ def check_budget(budget: object) -> None:
         )
 
 
-def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[], float] | None = None) -> Piece:
+def fitted(
+    graph: EinsumGraph, budget: int, plans: Plans, whole_plans: Callable[[], Sequence[ExecutionPlan]] | None = None
+) -> Piece:
     """Return how a graph whose sizes are known runs within a budget; raise where nothing is found.
 
-    What parts may take is measured by the seconds of this plan at once, or by those of the ``quickest`` there is.
+    What parts may take is measured by the seconds of this plan at once, or by those of the quickest of all ``whole_plans``; of
+    those that fit, the quickest is taken.
     """
     check_budget(budget)
-    plans = plans._replace(known={})
     whole = plans.plan(graph)
     piece: Piece = whole
     if whole.peak_bytes > budget:
-        at_once = seconds(whole) if quickest is None else quickest()
+        others = [whole.plan] if whole_plans is None else whole_plans()
+        fitting = [Whole(plan, plan.peak_bytes, seconds(plan)) for plan in others if plan.peak_bytes <= budget]
+        if fitting:
+            return min(fitting, key=lambda p: p.seconds)
+        # parts run one after the other: what several threads do side by side is no measure for them
+        at_once = min(seconds(plan) for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps))
         piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)
@@ -131,12 +163,13 @@ def fitted(graph: EinsumGraph, budget: int, plans: Plans, quickest: Callable[[],
 def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: float) -> Piece:
     """Return how a graph runs in some room and at most so many seconds: the plan, the cut of fewest parts, or what comes nearest."""
     whole = plans.plan(graph)
-    if whole.peak_bytes <= room or depth == 0 or len(plans.known or ()) > PLANS:
+    if whole.peak_bytes <= room or depth == 0 or plans.enough:
         return whole
     best: Slicing | None = None
     near: list[Slicing] = []
     for cut in candidates(graph):
-        slicing = _sliced(cut, room, plans, whole, best, most)
+        plans.work_on(graph)
+        slicing = None if plans.enough else _sliced(cut, room, plans, whole, best, most)
         if slicing is None:
             continue
         if slicing.peak_bytes > room:
@@ -147,9 +180,11 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: floa
         return best
     near.sort(key=lambda s: s.peak_bytes)
     for slicing in near[:TRIED] if depth > 1 else ():
-        near.append(_deeper(slicing, room, plans, depth - 1, most))
-        if near[-1].peak_bytes <= room:
-            return near[-1]
+        deeper = _deeper(slicing, room, plans, depth - 1, most)
+        if deeper.seconds <= most:
+            near.append(deeper)
+            if deeper.peak_bytes <= room:
+                return deeper
     every: list[Piece] = [whole, *near]
     return min(every, key=lambda p: p.peak_bytes)
 
@@ -195,97 +230,41 @@ def _held(cut: Split) -> tuple[int, int]:
     return joins + sum(size.values()), joins + sum(n for name, n in size.items() if name in needed)
 
 
-def _sliced(
-    cut: Split, room: int, plans: Plans, whole: ExecutionPlan, best: Slicing | None, most: float
-) -> Slicing | None:
+def _sliced(cut: Split, room: int, plans: Plans, whole: Whole, best: Slicing | None, most: float) -> Slicing | None:
     """Return the cut in the fewest parts that fit; where none do, in as many as are quick enough; None where another is better."""
     before, after = plans.plan(cut.before), plans.plan(cut.after)
     held = _held(cut)
-    part = cache(lambda size: plans.plan(cut.part(size)))
 
+    @cache
     def slicing(size: int) -> Slicing:
         number = -(-cut.size // size)
-        pieces: dict[int, Piece] = {own: part(own) for own in _lengths(cut.size, number)}
+        pieces: dict[int, Piece] = {own: plans.plan(cut.part(own)) for own in _lengths(cut.size, number)}
         return _slicing(cut, number, before, pieces, after, whole.peak_bytes, held)
 
     def fits(size: int) -> bool:
         return slicing(size).peak_bytes <= room
 
     def quick(size: int) -> bool:  # larger parts are fewer, and take less time
-        return _seconds_of(slicing(size)) <= most
+        return slicing(size).seconds <= most
 
-    largest = -(-cut.size // 2)
-    if best is not None:  # more parts than the best has are of no use
-        largest = -(-cut.size // best.number)
-        if not fits(largest):
-            return None
-    smallest = 1 if quick(1) else 1 + bisect_left(range(1, largest), True, key=quick)
-    least = slicing(smallest)
-    if not quick(smallest):
+    # more parts than the best has are of no use
+    smallest = 1 if best is None else -(-cut.size // best.number)
+    sizes = [-(-cut.size // 2)]
+    while sizes[-1] > smallest and quick(sizes[-1]):
+        sizes.append(max(smallest, sizes[-1] // 2))
+    # kernels change with sizes, so that smaller parts may take more memory: the first that fit are sought, not the smallest
+    fitting = next((n for n, size in enumerate(sizes) if fits(size)), None)
+    if fitting is not None:
+        high = sizes[max(0, fitting - 1)]
+        size = high - bisect_left(range(high - sizes[fitting]), True, key=lambda less: fits(high - less))
+        if quick(size):
+            return slicing(size)
+    if best is not None or not quick(sizes[0]):
         return None
-    if least.peak_bytes > room:
-        return least
-    low, high = smallest, largest  # the largest size that fits is from low on
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return slicing(low)
-
-
-# Operations in a second, elsewhere 6e9; fast processors' rates, as what parts add is then not thought too little. What is done on
-# bits takes as long as bits are set, which may be few: packing them counts alone.
-_RATE = {"bits": math.inf, "fixpoint": math.inf, "algebra": 2e11, "matmul": 5e10}
-# Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
-_BYTES = {"bits": 4e9, "fixpoint": 1e9}
-_FEW = 64  # rows with which a product of matrices takes twice as long for each as with many
-_SHORT = 32  # the same of elements of a last axis, which NumPy goes along in its inmost loop
-_PART = 2e-5  # seconds to feed a part and to join what it gives
-
-
-def seconds(plan: ExecutionPlan, *, part: bool = False) -> float:
-    """Return about how long a plan takes: its arithmetic, the memory it moves, and a little for each step.
-
-    As a ``part`` it has BLAS on one thread for small products (see :func:`.nested.is_small_product`).
-    """
-    total = 0.0
-    for step in plan.steps:
-        if step.cut:  # in parts
-            total += len(step.cut.ranges) / step.cut.threads * (_PART + max(map(seconds, step.bodies)))
-            continue
-        kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
-        if kind == "algebra" and step.types[0].dtype == "bool":
-            kind = "bits"
-        read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
-        moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
-        work, move = step.flops / _RATE.get(kind, 6e9), moved / _BYTES.get(kind, 1e10)
-        if kind == "matmul" and step.contraction:
-            work *= (1 + _FEW / _least_side(step.contraction)) * (1 + (part and is_small_product(step)))
-        elif kind not in _BYTES:
-            work, move = (cost * (1 + _SHORT / _last_axis(step)) for cost in (work, move))
-        inner = max((seconds(body) for body in step.bodies), default=0.0) * (rounds(step.op, step.arg_types) or 16)
-        total += 5e-6 + work + move + inner
-    return total
-
-
-def _last_axis(step: Step) -> float:
-    """Return the length of the last axis of the largest tensor of a step; of one with one axis NumPy goes along the whole."""
-    shape = dims(max((*step.arg_types, *step.types), key=elements))
-    return max(1, shape[-1]) if len(shape) > 1 else math.inf
-
-
-def _least_side(form: Contraction) -> float:
-    """Return the least side of the matrices that a contraction multiplies; one row goes as fast as sixteen."""
-    sides = [math.prod(form.sizes[x] for x in labels) for labels in (form.left, form.right, form.inner)]
-    return 16 if 1 in sides else max(1, min(sides))
-
-
-def _seconds_of(piece: Piece, part: bool = False) -> float:
-    if isinstance(piece, ExecutionPlan):
-        return seconds(piece, part=part)
-    before, after = _seconds_of(piece.before, part), _seconds_of(piece.after, part)
-    each = _seconds_of(piece.pieces[max(piece.pieces)], part=True)
-    joined = [(1 if join.how == "concat" else piece.number) * nbytes(join.type) for join in piece.split.joins]
-    return before + piece.number * (_PART + each) + sum(joined) / 1e10 + after
+    slowest = sizes[-1]
+    if not quick(slowest):
+        slowest += 1 + bisect_left(range(slowest + 1, sizes[-2]), True, key=quick)
+    return min((slicing(size) for size in (*sizes[:-1], slowest)), key=lambda s: s.peak_bytes)
 
 
 def _lengths(size: int, number: int) -> set[int]:
@@ -298,7 +277,8 @@ def _slicing(
 ) -> Slicing:
     each = held[0] + max(p.peak_bytes for p in pieces.values())
     peak = max(before.peak_bytes, each, held[1] + after.peak_bytes)
-    return Slicing(cut, number, before, pieces, after, peak, whole, held)
+    parts = seconds_of_parts(cut, number, pieces[max(pieces)].seconds)
+    return Slicing(cut, number, before, pieces, after, peak, before.seconds + parts + after.seconds, whole, held)
 
 
 def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> Slicing:
@@ -311,10 +291,10 @@ def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> 
     number, cut = made.number, made.split
     if all(p.peak_bytes <= room - during for p in made.pieces.values()):  # then fewer parts may do
         while number > 2:
-            fewer = {own: plans.plan(cut.part(own)) for own in _lengths(cut.size, -(-number // 2))}
+            fewer: dict[int, Piece] = {own: plans.plan(cut.part(own)) for own in _lengths(cut.size, -(-number // 2))}
             if any(p.peak_bytes > room - during for p in fewer.values()):
                 break
-            number, made = -(-number // 2), made._replace(pieces=dict(fewer))
+            number, made = -(-number // 2), made._replace(pieces=fewer)
     pieces = {size: again(piece, cut.part(size), room - during, number) for size, piece in made.pieces.items()}
     before, after = again(made.before, cut.before, room), again(made.after, cut.after, room - later)
     return _slicing(cut, number, before, pieces, after, made.whole_bytes, made.held)
@@ -322,8 +302,8 @@ def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> 
 
 def plan_of(piece: Piece) -> ExecutionPlan:
     """Return how a graph runs within a budget as one plan: a stage before, the parts, and a stage after, each with its own plan."""
-    if isinstance(piece, ExecutionPlan):
-        return piece
+    if isinstance(piece, Whole):
+        return piece.plan
     cut, sizes = piece.split, sorted(piece.pieces, reverse=True)
     name = f"{cut.place} ({cut.size}) in {piece.number} parts of {sizes[0]}"
     bodies = [plan_of(piece.pieces[size]) for size in sizes]
@@ -332,11 +312,11 @@ def plan_of(piece: Piece) -> ExecutionPlan:
 
 def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
     lines = [f"the best cut found: {str(piece).splitlines()[0]}"] if isinstance(piece, Slicing) else []
-    graph = piece.graph if isinstance(piece, ExecutionPlan) else piece.split.graph
+    graph = piece.plan.graph if isinstance(piece, Whole) else piece.split.graph
     worst = piece
     while isinstance(worst, Slicing):
         worst = max((worst.before, *worst.pieces.values(), worst.after), key=lambda p: p.peak_bytes)
-    step = largest_step(worst)
+    step = largest_step(worst.plan)
     if step is not None:
         lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
     outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def nested_plan(
         writes,
         bodies,
         flops=bodies[0].flops * len(ranges) if flops is None else flops,
-        threads=threads if many else int(_has_small_products(bodies)),
+        threads=threads if many else 1 if _has_small_products(bodies) else 0,  # 1 keeps BLAS to one thread
         scratch=extra + threads * max(b.peak_bytes for b in bodies),
         cut=Cut(ranges, threads, tuple(feeds), joins),
         into=tuple(-1 - into.index(join.label) for join in joins) if direct else (),
@@ -129,8 +130,13 @@ def nested_plan(
 
 
 def is_small_product(step: Step) -> bool:
-    """Tell whether threads of BLAS, each waiting for the others, may take longer for a product than one does, should a core be busy."""
-    return step.kernel == "matmul" and step.flops < SMALL_PRODUCT
+    """Tell whether threads of BLAS, each waiting for the others, may take longer for a product than one does, should a core be busy.
+
+    Of products of many matrices, NumPy gives BLAS one after the other.
+    """
+    form = step.contraction
+    number = math.prod(form.sizes[x] for x in form.batch) if form is not None else 1
+    return step.kernel == "matmul" and step.flops < SMALL_PRODUCT * max(1, number)
 
 
 def _has_small_products(bodies: Iterable[ExecutionPlan]) -> bool:

@@ -274,7 +274,7 @@ class Programs:
     def _worth_compiling(self, plan: ExecutionPlan, key: Key, calls: int) -> bool:
         """Note what a call is estimated to take, and tell whether so many are worth machine code."""
         if self.policy == "exact" and self.threads == 1 and self.facts is not None:
-            from ..plan.budget import seconds
+            from ..plan.durations import seconds
 
             self._estimates.put(key, seconds(plan))
         return self._key_for(key, calls) != key
@@ -307,18 +307,18 @@ class Programs:
 
     def _within(self, concrete: EinsumGraph, budget: int, lowered: Callable[[], EinsumGraph]) -> ExecutionPlan:
         """Return the plan of a graph that takes no more than a budget of bytes, and no more than three times the seconds of the whole."""
-        from ..plan.budget import Plans, fitted, plan_of, seconds
+        from ..plan.budget import Plans, fitted, plan_of
 
-        how = Plans(self.backend.passes, self.in_place)
+        how = partial(Plans, self.backend.passes, self.in_place)
         if self.facts is not None:
             policy = "fast" if self.policy == "fast" else "exact"
             groups = partial(_groups, facts=self.facts, policy=policy)
-            how = how._replace(groups=groups, threads=self.facts.threads)
-            whole = how.plan(concrete)
+            how = partial(how, threads=self.facts.threads)
+            whole = how(groups=groups).plan(concrete)
             if whole.peak_bytes <= budget:
-                return whole
-            how = how._replace(groups=partial(groups, lean=True))
-        return plan_of(fitted(concrete, budget, how, lambda: min(map(seconds, self._candidates(lowered(), donate=())))))
+                return whole.plan
+            how = partial(how, groups=partial(groups, lean=True))
+        return plan_of(fitted(concrete, budget, how(), lambda: self._candidates(lowered(), donate=())))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
         """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's.
