@@ -156,7 +156,9 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
     """
     whole = [t._replace(layout="dense") for t in types.values()]  # relations are made up as arrays, too
     needed = sum(map(nbytes, whole))
-    needed += 8 * max(map(elements, whole), default=0)  # random numbers of four bytes, which are there twice for a moment
+    needed += 8 * max(
+        map(elements, whole), default=0
+    )  # random numbers of four bytes, which are there twice for a moment
     if needed > available_memory():
         raise _too_large(types, needed)
     try:
