@@ -501,9 +501,24 @@ def summed():
     return b.build(loss=b.sum(b.square(b.input("x", ("n", 3)) @ b.input("w", (3, 2)))))
 
 
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("not ready")
+
+
+TABLE = np.arange(1000.0).reshape(10, 100)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: tl.GraphBuilder().input("x", TABLE), "must be a sequence, got ndarray$"),
+        (lambda: tl.GraphBuilder().input("x", (3,)).sum(TABLE), "an axis must be an integer, got ndarray$"),
+        (lambda: tl.GraphBuilder().input("x", (3,)).sum(Unprintable()), "an axis must be an integer, got Unprintable$"),
+        (lambda: tl.GraphBuilder().input("x", Unprintable()), "must be a sequence, got Unprintable$"),
+        (lambda: tl.CompilationCache(TABLE), "max_entries must be a whole number of at least 0, got ndarray$"),
+        (lambda: EX.execute(LAYER, {("a" * 99,): 1}), "the graph has no input \\('a{57}…$"),
+        (lambda: EX.execute(LAYER, {"a" * 99: 1}), "the graph has no input 'a{99}'$"),
         (lambda: EX.compile_graph(LAYER, ""), "a CompilationConfig is expected, got ''"),
         (lambda: tl.CompilerContext({"D": 2}, predicates="p"), "predicates= is a mapping"),
         (lambda: tl.CompilerContext({"D": 2}, graphs="p"), "graphs= is a mapping"),
@@ -569,4 +584,6 @@ def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(tl.TensorLogicError) as caught:
         call()
-    assert re.search(message, caught.value.diagnostic.message)  # and not in the source, which stands below it
+    found = caught.value.diagnostic
+    assert re.search(message, found.message)  # and not in the source, which stands below it
+    assert all(len(hint) < 200 and "\n" not in hint for hint in found.suggestions)

@@ -204,7 +204,6 @@ def test_a_seventh_logic_is_one_more_row():
 
 @pytest.mark.parametrize("strategy", LOGICS)
 def test_a_chain_of_joins_needs_little_memory(strategy, measured):
-
     n = 300
     x, y, z, w = tl.variables("x y z w", domain="D")
     expr = tl.exists(y, tl.pred("p", x, y) & tl.exists(z, tl.pred("q", y, z) & tl.pred("r", z, w)))
