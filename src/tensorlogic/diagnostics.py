@@ -399,11 +399,9 @@ def value_text(value: object) -> str:
         return f"the class {value.__name__}"
     try:
         text = repr(value)
-    except ValueError:  # so Python refuses to write out a long integer
-        if not isinstance(value, int):
-            return f"a {kind} with a very long integer"
-        return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"
-    except Exception:  # of a class of the user's, or something nested too deeply
+    except Exception as error:  # of a class of the user's, or something nested too deeply
+        if isinstance(value, int) and isinstance(error, ValueError):  # Python writes out no integer so long
+            return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"
         return kind
     longest = _WIDTH if isinstance(value, str) else _SHORT  # the end of a name may be what matters
     if "\n" not in text and len(text) <= longest:
