@@ -1,11 +1,13 @@
-"""Golden files, printed output that a person has read once, compared from then on; and what no test may leave behind."""
+"""Golden files, printed output that a person has read once, compared from then on; measured memory; and what no test may leave behind."""
 
 from __future__ import annotations
 
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -60,3 +62,17 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{name} changed; if it should: pytest --update-golden"
 
     return check
+
+
+@pytest.fixture
+def measured() -> Callable[..., tuple[Any, int]]:
+    """``result, peak = measured(function, *args)`` calls a function and measures how many bytes it took at most."""
+
+    def measure(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, int]:
+        tracemalloc.start()
+        try:
+            return function(*args, **options), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return measure

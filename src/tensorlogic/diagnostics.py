@@ -70,6 +70,7 @@ class SourceLocation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 _WIDTH = 160  # characters of a source line that an error shows
+_SHORT = 60  # characters of a value in a message
 _sources: set[str] = set()  # files whose lines may be shown: code that ran here, never what a loaded file names
 _places: dict[tuple[str, CodeType, int], SourceLocation] = {}  # equal code may stand in two files
 
@@ -383,17 +384,29 @@ class NodeExecutionDiagnostic:
 
 
 def value_text(value: object) -> str:
-    """Write a value as Python does, but an integer of more digits than Python writes by its size.
+    """Write a value on one line of a message, as Python does where that is short.
 
-    >>> value_text("n"), value_text(-(10**5000))
-    ("'n'", 'about -1e5000')
+    Of long texts and lists it is the beginning, of other long values the type, and of an integer that Python does not write out
+    the size.
+
+    >>> value_text("n"), value_text(int), value_text(range(3)), value_text([0] * 1000)
+    ("'n'", 'the class int', 'range(0, 3)', '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0…')
+    >>> value_text({n: n for n in range(1000)}), value_text(-(10**5000))
+    ('dict', 'about -1e5000')
     """
+    kind = type(value).__name__
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     try:
-        return repr(value)
-    except ValueError:
-        if not isinstance(value, int):
-            return f"a {type(value).__name__} with a very long integer"
-        return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"
+        text = repr(value)
+    except Exception as error:  # of a class of the user's, or something nested too deeply
+        if isinstance(value, int) and isinstance(error, ValueError):  # Python writes out no integer so long
+            return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"
+        return kind
+    longest = _WIDTH if isinstance(value, str) else _SHORT  # the end of a name may be what matters
+    if "\n" not in text and len(text) <= longest:
+        return text
+    return f"{text[: longest - 1]}…" if isinstance(value, str | list | tuple) and "\n" not in text else kind
 
 
 def bytes_text(count: int | float) -> str:

@@ -258,10 +258,7 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
     a name is text, got 3
     """
     if not isinstance(value, kind):
-        text = value_text(value)
-        shown = type(value).__name__ if len(text) > 60 or "\n" in text else text
-        shown = f"the class {value.__name__}" if isinstance(value, type) else shown
-        raise InputError(f"{what}, got {shown}", *hints, code="E301")
+        raise InputError(f"{what}, got {value_text(value)}", *hints, code="E301")
 
 
 def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -183,7 +182,9 @@ print("numba" in sys.modules)
 
 
 @pytest.mark.parametrize("shape", [(129, 129), (90, 300), (300, 300)])
-def test_a_small_closure_takes_the_memory_that_is_planned(monkeypatch: pytest.MonkeyPatch, shape: Any) -> None:
+def test_a_small_closure_takes_the_memory_that_is_planned(
+    monkeypatch: pytest.MonkeyPatch, shape: Any, measured: Any
+) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(packed, "_native", lambda bits: None)  # as where numba is not loaded
     b = tl.GraphBuilder()
@@ -193,12 +194,7 @@ def test_a_small_closure_takes_the_memory_that_is_planned(monkeypatch: pytest.Mo
     executor = tl.Executor()
     planned = executor.plan(graph, inputs).peak_bytes
     executor.execute(graph, inputs)
-    tracemalloc.start()
-    try:
-        executor.execute(graph, inputs)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    _, peak = measured(executor.execute, graph, inputs)
     assert 0.8 * planned < peak <= planned
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -330,7 +329,7 @@ def test_nan_is_not_hidden_by_an_algebra() -> None:
         assert not np.isnan(got[1]).any(), algebra
 
 
-def test_max_min_join_never_builds_the_whole_index_space() -> None:
+def test_max_min_join_never_builds_the_whole_index_space(measured: Any) -> None:
     n = 300
     rng = np.random.default_rng(6)
     x, y = rng.random((n, n)), rng.random((n, n))
@@ -338,15 +337,10 @@ def test_max_min_join_never_builds_the_whole_index_space() -> None:
     graph = b.build(y=b.einsum("ij,jk->ik", b.input("x", (n, n)), b.input("y", (n, n)), algebra="max_min"))
     executor = tl.Executor()
     executor.execute(graph, {"x": x, "y": y})  # planned, and compiled where numba is loaded already
-    tracemalloc.start()
-    try:
-        got = executor.execute(graph, {"x": x, "y": y})["y"]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    got, peak = measured(executor.execute, graph, {"x": x, "y": y})
     assert peak < n**3 * 8 / 10
     for i in (0, 17, n - 1):
-        np.testing.assert_array_equal(got[i], np.max(np.minimum(x[i][:, None], y), axis=0))
+        np.testing.assert_array_equal(got["y"][i], np.max(np.minimum(x[i][:, None], y), axis=0))
 
 
 def test_boolean_join_of_500() -> None:
@@ -388,7 +382,7 @@ def test_truth_values_that_are_used_once_are_not_cast(
         ("ijk,nik->nj", 1), ("nik,ijk->nj", 1), ("abc,cb->a", 1), ("abc,bcd->ad", 0), ("bac,bdc->bad", 0), ("abc,dbc->ad", 0), ("acb,cd->abd", 1),
     ],
 )  # fmt: skip
-def test_copies_of_factors_into_matrices_are_planned(equation: str, copied: int) -> None:
+def test_copies_of_factors_into_matrices_are_planned(equation: str, copied: int, measured: Any) -> None:
     b = tl.GraphBuilder()
     shapes = [[40 + 7 * (ord(c) - 97) for c in part] for part in equation.split("->")[0].split(",")]
     inputs = [b.input(f"x{n}", shape, "float32") for n, shape in enumerate(shapes)]
@@ -397,12 +391,8 @@ def test_copies_of_factors_into_matrices_are_planned(equation: str, copied: int)
     planned = executor.plan(graph, values).peak_bytes
     out = executor.execute(graph, values)["y"]
     assert (planned - out.nbytes in {v.nbytes for v in values.values()}) == bool(copied)
-    tracemalloc.start()
-    try:
-        executor.execute(graph, values)  # the other result is held, so that its memory is not used again
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    # the other result is held, so that its memory is not used again
+    _, peak = measured(executor.execute, graph, values)
     assert peak == pytest.approx(planned, rel=0.02, abs=20_000)
 
 
@@ -424,7 +414,7 @@ def test_matrix_forms_with_any_memory_order(equation: str, order: Any) -> None:
         np.testing.assert_allclose(_run(equation, flipped), np.einsum(equation, *flipped), rtol=1e-12)
 
 
-def test_a_part_of_the_columns_of_a_matrix_is_not_copied() -> None:
+def test_a_part_of_the_columns_of_a_matrix_is_not_copied(measured: Any) -> None:
     n = 512
     rng = np.random.default_rng(10)
     inputs = {"x": rng.random((n, n))[:, : n // 4], "w": rng.random((n, n))[: n // 4, n // 2 :]}
@@ -432,12 +422,7 @@ def test_a_part_of_the_columns_of_a_matrix_is_not_copied() -> None:
     graph = b.build(y=b.input("x", (n, n // 4)) @ b.input("w", (n // 4, n // 2)))
     executor, out = tl.Executor(), np.empty((n, n // 2))
     executor.execute(graph, inputs, out={"y": out})
-    tracemalloc.start()
-    try:
-        executor.execute(graph, inputs, out={"y": out})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    _, peak = measured(executor.execute, graph, inputs, out={"y": out})
     assert peak < inputs["w"].nbytes / 2
     np.testing.assert_allclose(out, inputs["x"] @ inputs["w"], rtol=1e-12)
 
@@ -452,19 +437,14 @@ def test_a_part_of_the_columns_gives_the_bits_of_its_copy(shape: tuple[int, int,
     assert _run("ij,jk->ik", [x, w]).tobytes() == _run("ij,jk->ik", copies).tobytes()
 
 
-def test_an_outer_product_is_computed_without_a_second_copy() -> None:
+def test_an_outer_product_is_computed_without_a_second_copy(measured: Any) -> None:
     n = 1000
     x = np.random.default_rng(9).random(n)
     b = tl.GraphBuilder()
     graph = b.build(y=b.einsum("i,j->ij", b.input("x", (n,)), b.input("x", (n,))))
     executor = tl.Executor()
     executor.execute(graph, {"x": x})
-    tracemalloc.start()
-    try:
-        executor.execute(graph, {"x": x})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    _, peak = measured(executor.execute, graph, {"x": x})
     assert peak < 1.5 * n * n * 8
 
 

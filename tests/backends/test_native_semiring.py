@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -271,34 +270,25 @@ def test_four_threads_at_once() -> None:
 
 
 @pytest.mark.parametrize("algebra", NAMES)
-def test_memory_is_that_of_the_result_and_of_copies(algebra: str) -> None:
+def test_memory_is_that_of_the_result_and_of_copies(algebra: str, measured: Any) -> None:
     n = 300
     operands = _operands("ij,jk->ki", "float32", seed=9, sizes=dict.fromkeys("ijk", n))
     native = threads.with_threads(_bound("ij,jk->ki", algebra, operands)[0], 1)  # each more has exponentials of its own
     native(*operands)
-    tracemalloc.start()
-    try:
-        native(*operands)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    _, peak = measured(native, *operands)
     arrays = 3 if algebra != "log_sum_exp" else 10  # there in float64, and again as exponentials
     assert peak < arrays * 4 * n * n + 65536  # and small objects of the interpreter
 
 
-def test_an_index_that_one_factor_has_alone_is_spread_in_parts() -> None:
+def test_an_index_that_one_factor_has_alone_is_spread_in_parts(measured: Any) -> None:
     n = 24
     operands = _operands("ijl,jkm->ik", "float64", seed=10, sizes=dict.fromkeys("ijklm", n))
     native, by_numpy, _ = _bound("ijl,jkm->ik", "goguen_residuum", operands)
     native(*operands)
     peaks = []
     for _ in range(3):  # what other threads of the process allocate meanwhile is no part of it
-        tracemalloc.start()
-        try:
-            got = native(*operands)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
+        got, peak = measured(native, *operands)
+        peaks.append(peak)
     _check(got, by_numpy(*operands), "goguen_residuum")
     assert min(peaks) < 6 * 8 * n**3  # spread whole, each factor would be n**4
 

@@ -135,7 +135,11 @@ def test_values_are_checked_only_where_asked(manager, met, monkeypatch):
     execute(manager)
     assert [node for node, _ in met] == [4]
     assert len(checked) == 1, "what is stopped at, and no other step"
-    assert (manager.hits[0].has_nan, manager.hits[0].has_inf) == (False, True)
+    manager.add_node_breakpoint(6)
+    execute(manager)
+    made, *_, handed_on = manager.hits
+    assert (made.node_id, made.has_nan, made.has_inf, made.inherited) == (4, False, True, False)
+    assert (handed_on.node_id, handed_on.has_nan, handed_on.has_inf, handed_on.inherited) == (6, False, True, True)
 
 
 def test_a_predicate_sees_bad_values(manager, met):

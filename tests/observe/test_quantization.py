@@ -196,20 +196,14 @@ def test_the_command_quantizes_a_file_and_writes_its_report(tmp_path: Path) -> N
         assert bare.exit_code == 1 and re.search(f"hint: .*: {option} ", bare.output), bare.output
 
 
-def test_loading_a_quantized_graph_takes_little_more_than_its_file(tmp_path: Path) -> None:
-    import tracemalloc
+def test_loading_a_quantized_graph_takes_little_more_than_its_file(tmp_path: Path, measured: Any) -> None:
 
     b = tl.GraphBuilder()
     w = RNG.normal(size=(2048, 1024)).astype("f4")
     graph = tl.quantize(b.build(y=b.input("x", ("n", 2048), "float32") @ b.constant(w)))
     graph.save(tmp_path / "small.json")
     tl.EinsumGraph.load(tmp_path / "small.json")  # what is imported is imported
-    tracemalloc.start()
-    try:
-        loaded = tl.EinsumGraph.load(tmp_path / "small.json")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    loaded, peak = measured(tl.EinsumGraph.load, tmp_path / "small.json")
     assert loaded == graph
     assert peak <= 1.3 * (tmp_path / "small.safetensors").stat().st_size
 

@@ -208,6 +208,9 @@ GOOD = b'{"ph": "X", "name": "a", "ts": 1661938466265032.123, "dur": 0.007}'
         (b'[{"ph": "X", "name": "\xff", "ts": 1, "dur": 2}, %s]' % GOOD, {"that are no events": 1}),
         (b'[{"ph": "X", "ts": 1}, {"ph": "X", "ts": 1, "dur": -5}, {"ph": "X"}, %s]' % GOOD,
          {"without a duration": 2, "without a time": 1}),
+        (b'{"traceEvents": [%s], 5, {"ph": "X"}, {"ph": "X"}]}' % GOOD, {"that are no events": 2}),
+        (b'{"traceEvents": [%s]} {"traceEvents": [{"ph": "X"}]}' % GOOD, {"that are no events": 1}),
+        (b'[%s, {"ph" "X"} {"ph": "X"} {"ph": "X"}' % GOOD, {"that are no events": 3}),
     ],
 )  # fmt: skip
 def test_what_can_be_read_is_read_and_the_rest_counted(data, skipped):
@@ -391,6 +394,9 @@ def test_text_that_is_no_utf8_in_a_field_that_is_only_kept_does_not_stop_writing
         b'[{"ph": "X"},' + b" " * 1_000_000 + b"NaN",
         b'{"traceEvents"' + b" " * 1_000_000 + b'"ph"',
         b'[{"ph"' + b"}, " * 300_000,
+        b'[{"ph": 1}' + b"}, {" * 100_000,
+        b'[{"ph": 1}' + b"}, {}" * 100_000,
+        b'[{"ph": 1}' + (b"]" + b" " * 1000) * 1000 + b"}",
         b"a;" * 500_000 + b"1",
     ],
 )
@@ -576,3 +582,12 @@ def test_every_event_that_can_be_read_is_read_and_every_other_counted():
     found = read(f"[{good[0]},{half},{good[1]},{event.replace('%d', 'NaN') % 'x'}]".encode())
     assert [e.name for e in found.events()] == ["good0", "good1"]
     assert found.skipped == {"that are no events": 1, "without a time": 1}
+
+
+@pytest.mark.parametrize("stray", ["}", "]", "} ", ", }", "\n]\n"])
+@pytest.mark.parametrize("form", ['{"traceEvents": [%s], "b": 2}', "[%s]", "[%s,\n"])
+def test_a_bracket_too_many_between_events_is_one_that_is_no_event(form, stray):
+    first, *others = [json.dumps(x(10 * n, 2, name="a")) for n in range(1000)]
+    found = read((form % ",".join([first + stray, *others])).encode())
+    assert (len(found), found.skipped, found.damage) == (1000, {"that are no events": 1}, None)
+    assert found.chrome.fields == ({"b": b"2"} if "b" in form else {})

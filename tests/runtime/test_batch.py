@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -469,6 +471,14 @@ def test_what_a_best_size_needs() -> None:
         with pytest.raises(tl.InputError):
             tl.Executor().optimal_batch_size(layer(), **options)  # type: ignore[arg-type]
     assert tl.Executor().optimal_batch_size(b.build(y=b.iota(3))) == 1
+
+
+def test_inputs_of_bfloat16_are_made_up_where_nothing_loaded_their_numbers_yet() -> None:
+    pytest.importorskip("ml_dtypes")
+    code = "import sys, tensorlogic as tl\nb = tl.GraphBuilder()\nx = b.input('x', ('n', 4), 'bfloat16')\n"
+    code += "assert 'ml_dtypes' not in sys.modules\n"
+    code += "assert tl.Executor().optimal_batch_size(b.build(y=b.exp(x)), most=2, seconds=0.0) >= 1"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class Made(Mapping[str, Any]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +100,7 @@ GRAPHS: dict[str, tuple[Callable[[], Made], int]] = {  # and a budget well below
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_it_runs_within_its_budget(name):
+def test_it_runs_within_its_budget(name, measured):
     make, budget = GRAPHS[name]
     graph, inputs = make()
     at_once = EX.plan(graph, inputs).peak_bytes
@@ -109,12 +108,7 @@ def test_it_runs_within_its_budget(name):
     want = EX.execute(graph, inputs)
     executor = tl.Executor()
     executor.execute(graph, inputs, budget=budget)  # imports, and what is kept for good
-    tracemalloc.start()
-    try:
-        got = executor.execute(graph, inputs, budget=budget)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    got, peak = measured(executor.execute, graph, inputs, budget=budget)
     assert list(got.keys()) == list(want.keys())
     for key, value in want.items():
         assert got[key].dtype == value.dtype

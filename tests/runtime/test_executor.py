@@ -599,7 +599,7 @@ def test_a_chain_of_fifty_thousand() -> None:
 # shapes only
 
 
-def test_dummy_executor_has_shapes_and_no_memory() -> None:
+def test_dummy_executor_has_shapes_and_no_memory(measured: Any) -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (1,), "float32")
     wide = b.broadcast_to(x, (10**6, 10**5)) + 1
@@ -607,12 +607,7 @@ def test_dummy_executor_has_shapes_and_no_memory() -> None:
     values, places = b.top_k(wide, 7)
     graph = b.build(wide=wide, last=last, rows=rows, values=values, places=places, any=b.any(wide), total=wide.sum())
     executor = tl.DummyExecutor()
-    tracemalloc.start()
-    try:
-        out = executor.execute(graph, {"x": np.ones(1, np.float32)})
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    out, peak = measured(executor.execute, graph, {"x": np.ones(1, np.float32)})
     assert peak < 2_000_000
     assert {n: (v.shape, str(v.dtype)) for n, v in out.items()} == {
         "wide": ((10**6, 10**5), "float32"),

@@ -430,12 +430,13 @@ def _input_like(name: str, t: TensorType) -> ops.Input:
 
 def _tuple_text(shape: Any) -> str:
     """Return what was given for a shape as the tuple that was meant: ``(n, 3)`` as ``('n', 3)``."""
+    example = "a size or a name for each axis, such as ('n', 3)"
     if not isinstance(shape, str):
-        return f"({shape!r},)"
+        return f"({value_text(shape)},)" if isinstance(shape, int) else example
     text = shape.strip("()[] ").replace(";", ",")
     parts = text.split(",") if any(sign in text for sign in ",+-*") else text.split()
     try:
         words = [part if part == "None" else repr(dim(part)) for part in map(str.strip, parts) if part]
     except ShapeError:
-        return "a size or a name for each axis, such as ('n', 3)"
+        return example
     return f"({', '.join(words)}{',' * (len(words) == 1)})"

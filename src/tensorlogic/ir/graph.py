@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -256,16 +255,14 @@ class EinsumGraph:
         """Write ``path`` (JSON) and, if there are constants, a safetensors file beside it."""
         from .files import save
 
-        expect(path, (str, PathLike), "a graph is saved to a path", 'write graph.save("model.json")')
-        save(self, Path(path))
+        save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> EinsumGraph:
         """Read a graph file: JSON (ours or the Rust crate's) or the text form."""
         from .files import load
 
-        expect(path, (str, PathLike), "a graph is loaded from a path", 'write tl.EinsumGraph.load("model.json")')
-        return load(Path(path))
+        return load(path)
 
     to_dot = _drawn("to_dot", "Graphviz DOT")
     to_mermaid = _drawn("to_mermaid", "a Mermaid flowchart")

@@ -51,7 +51,8 @@ class TensorShape(tuple[Dim, ...]):
             each = iter(dims)
         except TypeError:
             message = f"a shape must be a sequence of sizes, got {value_text(dims)}"
-            raise ShapeError(message, f"write ({value_text(dims)},)", code="E301") from None
+            hint = f"write ({value_text(dims)},)" if isinstance(dims, int) else "write a tuple, such as ('n', 3)"
+            raise ShapeError(message, hint, code="E301") from None
         return super().__new__(cls, [d if type(d) is int and 0 <= d < 1 << 63 else dim(d) for d in each])
 
     @classmethod

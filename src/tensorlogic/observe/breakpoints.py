@@ -32,7 +32,8 @@ class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
 
     ``frame`` is the run itself: ``hit.frame.values()`` are the values it holds, ``hit.frame.advance()`` runs one more step, and
     ``hit.frame.save(path)`` keeps it for later. ``has_nan`` and ``has_inf`` say what the results hold; a step that was handed such
-    values did not make them, and ``inherited`` is then true (where a breakpoint on bad values, or a function, looks at every step).
+    values did not make them, and ``inherited`` is then true. Where no breakpoint on bad values, or function, looks at every step, that
+    is told from the operands, which a run keeps if it stops and does not just log.
 
     >>> print(BreakpointHit(3, "relu", elapsed_us=12.0))
     node %3: relu, 12.0 µs
@@ -257,7 +258,12 @@ class BreakpointManager(DebugHook):
         if match is None:
             return None
         nan, inf = _bad(at.values)  # of what is stopped at, whatever it is stopped for
-        hit = msgspec.structs.replace(at, breakpoint=match, has_nan=at.has_nan or nan, has_inf=at.has_inf or inf)
+        inherited = at.inherited
+        if (nan or inf) and at.frame is not None and not self._looks_at_values():
+            inherited = any(map(is_bad, at.frame.operands))
+        hit = msgspec.structs.replace(
+            at, breakpoint=match, has_nan=at.has_nan or nan, has_inf=at.has_inf or inf, inherited=inherited
+        )
         with self._lock:
             self._paused[at.thread] = hit
             self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, frame=None))  # values are the run's

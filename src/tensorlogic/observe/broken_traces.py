@@ -16,6 +16,7 @@ EVENT = r'\{\s*"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|b
 BETWEEN_EVENTS = [re.compile(rf"\}}\s*,\s*(?={begin})") for begin in (EVENT, r"\{")]  # or at least objects
 AFTER_EVENT = re.compile(rf",\s*(?:{EVENT}|\])|\]")
 AFTER_FIELD = re.compile(r',\s*"|\}')
+STRAY = re.compile(r"[\]}]\s*,\s*\{")  # a bracket too many between two events, for a list ends with neither
 SPACE = re.compile(r"[,\s]*")
 FIELD = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
@@ -39,9 +40,15 @@ class BrokenFile:
         self.damage: str | None = None
         self._text, self._at = text, 0
         self._wasted, self._patience, self._between = 0, PATIENCE, list(BETWEEN_EVENTS)
+        self._unread = 0  # events in what is passed over
 
     def events(self) -> Iterator[bytes]:
         """Go through the events, each as JSON; one that cannot be read is empty."""
+        yield from self._readable()
+        for _ in range(self._unread):
+            yield b""
+
+    def _readable(self) -> Iterator[bytes]:
         begin = self._next()
         self._at += 1
         if begin == "[":
@@ -69,18 +76,21 @@ class BrokenFile:
             self._end()
         else:
             self._damage("its JSON stops short")
+            self._pass_rest()
 
     def _elements(self) -> Iterator[bytes]:
         """Go through the elements of a list, and behind it."""
         while self._wasted < WASTED:
             sign = self._next()
-            if sign in ("]", "}", ""):
+            if STRAY.match(self._text, self._at):
+                self._at += 1
+                yield b""
+            elif sign in ("]", "}", ""):
                 self._at += sign == "]"  # where that is missing, what holds the list goes on
                 return
-            yield self._value(AFTER_EVENT) or b""
-        for _ in range(self._text.count('"ph"', self._at)):
-            yield b""
-        self._at = len(self._text)
+            else:
+                yield self._value(AFTER_EVENT) or b""
+        self._pass_rest()
 
     def _next(self) -> str:
         """Go to the next sign that is no space or comma, and return it; nothing at the end."""
@@ -90,6 +100,12 @@ class BrokenFile:
     def _end(self) -> None:
         if self._next():
             self._damage("more stands behind the end of its JSON")
+            self._pass_rest()
+
+    def _pass_rest(self) -> None:
+        """Go to the end, and count the events on the way."""
+        self._unread += self._text.count('"ph"', self._at)
+        self._at = len(self._text)
 
     def _damage(self, what: str) -> None:
         self.damage = self.damage or what
@@ -139,12 +155,16 @@ class BrokenFile:
                 self._at = following.end()
                 return
             del self._between[0]  # what is not in the rest of the file need not be sought again
-        self._at = len(self._text)
+        self._at = max(self._at, self._text.find('"ph"', self._at) + 1)  # this event is counted by who asked for it
+        self._pass_rest()
 
     def _to_events(self) -> None:
         """Go to the field with the events, if it is still to come, else to the end."""
         events = EVENTS_START.search(self._text, self._at)
-        self._at = len(self._text) if events is None else events.start()
+        if events is None:
+            self._pass_rest()
+        else:
+            self._at = events.start()
 
 
 def _name(text: str) -> str:

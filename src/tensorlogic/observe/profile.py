@@ -48,10 +48,8 @@ class OpProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_bytes: Count = 0  # the most that one call took for its results and while it ran
     moved_bytes: Count = 0
     flops: Count = 0
-    dtype: str = (
-        "float32"  # of the calls that took the most time, as is the kernel; empty where their plan is not known
-    )
-    kernel: str = "map"
+    dtype: str = "float32"  # of the calls that took the most time; float32 where their plan is not known
+    kernel: str = "map"  # of the same calls; empty where their plan is not known
 
     @property
     def avg_time_ms(self) -> float:

@@ -79,12 +79,7 @@ class Program:
         >>> p.query("Older(x,y)?")
         [('Ann', 'Bob')]
         """
-        expect(
-            (name or None) if isinstance(name, str) else name,
-            str,
-            "a relation is named by text",
-            'write p.add("Parent", rows)',
-        )
+        _expect_relation(name, 'write p.add("Parent", rows)')
         with self._lock, self._sources:
             if header is not None:
                 expect(header, bool, "header= is True or False", "write header=True")
@@ -97,12 +92,7 @@ class Program:
         >>> p.retract("Parent", [("Alice", "Bob"), ("Alice", "Carol")])
         1
         """
-        expect(
-            (name or None) if isinstance(name, str) else name,
-            str,
-            "a relation is named by text",
-            'write p.retract("Parent", rows)',
-        )
+        _expect_relation(name, 'write p.retract("Parent", rows)')
         with self._lock, self._sources:
             return self.state.retract_facts(name, rows)
 
@@ -391,6 +381,13 @@ class Program:
 
     def _evaluation(self, inputs: Mapping[str, Any] | None = None) -> Evaluation:
         return self.state.evaluation(self.executor, inputs)
+
+
+def _expect_relation(name: object, hint: str) -> None:
+    """Refuse what is no name of a relation."""
+    expect(name, str, "a relation is named by text", hint)
+    if not name:
+        raise InputError("the name of a relation is empty", hint, code="E301")
 
 
 def load(path: str | os.PathLike[str], *, executor: Executor | None = None) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,11 @@ from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError, TensorLogicError, expect
 from ..events import active_contexts, entered
 from ..ir.types import TensorType, dims
+from ..plan.cost import elements, nbytes
 from ..plan.memory import available_memory
 from .call import run
 from .program import Program
+from .values import NUMPY
 
 TRIALS = 5  # timed runs of each plan
 SETTLE = 0.1  # seconds that each plan runs for in all
@@ -153,9 +154,11 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
 
     What would take more memory than there is is refused before it is made.
     """
-    counts = [math.prod(dims(t)) for t in types.values()]
-    needed = sum(n * np.dtype(t.dtype or "float64").itemsize for n, t in zip(counts, types.values(), strict=True))
-    needed += 8 * max(counts, default=0)  # random numbers of four bytes, which are there twice for a moment
+    whole = [t._replace(layout="dense") for t in types.values()]  # relations are made up as arrays, too
+    needed = sum(map(nbytes, whole))
+    needed += 8 * max(
+        map(elements, whole), default=0
+    )  # random numbers of four bytes, which are there twice for a moment
     if needed > available_memory():
         raise _too_large(types, needed)
     try:
@@ -165,7 +168,7 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
 
 
 def _too_large(types: Mapping[str, TensorType], needed: int) -> OutOfMemoryError:
-    largest = max(types, key=lambda name: math.prod(dims(types[name])))
+    largest = max(types, key=lambda name: elements(types[name]))
     message = f"inputs to time plans on would take {bytes_text(needed)}: {largest!r} is {types[largest]}"
     return OutOfMemoryError(message, "use smaller sizes, or give example= inputs that are there already", code="E003")
 
@@ -174,7 +177,7 @@ def _made_up(types: Mapping[str, TensorType]) -> list[Any]:
     rng = np.random.default_rng(0)
     arrays: list[Any] = []
     for t in types.values():
-        shape, dtype = dims(t), np.dtype(t.dtype or "float64")
+        shape, dtype = dims(t), NUMPY[t.dtype or "float64"]
         if dtype.kind == "f" or dtype.name == "bfloat16":
             arrays.append((0.05 + 0.9 * rng.random(shape, np.float32)).astype(dtype))
         elif dtype.kind == "b":
