@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -304,6 +306,17 @@ def test_calls_end_though_every_thread_is_gone_or_busy(monkeypatch: pytest.Monke
     monkeypatch.setattr(threading.Thread, "start", refuse)
     threads.together([partial(numbers.append, n) for n in range(5)], 3)
     assert len(numbers) == 10
+
+
+def test_a_ticket_that_nobody_took_keeps_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_serve", lambda tickets: None)
+    monkeypatch.setattr(threads, "_threads", 0)
+    monkeypatch.setattr(threads, "_tickets", SimpleQueue())
+    array = np.ones(3)
+    kept = weakref.ref(array)
+    threads.together([partial(np.negative, array, out=array)] * 4, 2)
+    del array
+    assert threads._tickets.qsize() == 1 and kept() is None
 
 
 def test_no_more_threads_take_part_than_asked_for() -> None:

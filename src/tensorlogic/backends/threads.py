@@ -145,18 +145,19 @@ def allowed() -> int:
 class _Ticket:
     """Leave for one more thread to take part in some work, until the caller takes it back."""
 
-    __slots__ = ("context", "done", "ended", "owner", "work")
+    __slots__ = ("done", "ended", "owner", "task")
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.context, self.done, self.ended = work, copy_context(), threading.Lock(), False
+        self.task: Callable[[], None] | None = partial(copy_context().run, work)
+        self.done, self.ended = threading.Lock(), False
         self.owner: dict[str, str] = {}
         self.done.acquire()
 
     def use(self) -> None:
         """Take part, on a thread of the pool, unless the caller no longer waits for it."""
-        if self.owner.setdefault("owner", "thread") == "thread":
+        if self.owner.setdefault("owner", "thread") == "thread" and self.task is not None:
             try:
-                self.context.run(self.work)
+                self.task()
             finally:
                 self.ended = True
                 self.done.release()
@@ -166,7 +167,9 @@ class _Ticket:
 
         That may come right after the lock was taken, which nobody would give back then: so ``ended`` says whether to wait at all.
         """
-        if self.owner.setdefault("owner", "caller") == "thread" and not self.ended:
+        if self.owner.setdefault("owner", "caller") == "caller":
+            self.task = None  # with the arrays it holds: a thread may come to this ticket only much later
+        elif not self.ended:
             self.done.acquire()
 
 
