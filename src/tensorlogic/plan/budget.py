@@ -28,7 +28,7 @@ from .build import ExecutionPlan, Groups, lay_out
 from .cost import nbytes
 from .durations import seconds, seconds_of_parts
 from .memory import has_wide_types, largest_step, lighter
-from .nested import joined_bytes, nested_plan
+from .nested import copied_bytes, joined_bytes, nested_plan
 from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -272,10 +272,14 @@ def _lengths(size: int, number: int) -> set[int]:
     return {-(-size // number), size // number}
 
 
+def _part_bytes(cut: Split, piece: Piece) -> int:
+    return piece.peak_bytes + (copied_bytes(cut, piece.plan) if isinstance(piece, Whole) else 0)
+
+
 def _slicing(
     cut: Split, number: int, before: Piece, pieces: dict[int, Piece], after: Piece, whole: int, held: tuple[int, int]
 ) -> Slicing:
-    each = held[0] + max(p.peak_bytes for p in pieces.values())
+    each = held[0] + max(_part_bytes(cut, p) for p in pieces.values())
     peak = max(before.peak_bytes, each, held[1] + after.peak_bytes)
     parts = seconds_of_parts(cut, number, pieces[max(pieces)].seconds)
     return Slicing(cut, number, before, pieces, after, peak, before.seconds + parts + after.seconds, whole, held)

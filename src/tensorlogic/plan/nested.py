@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..ir import ops
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 from ..passes.split import Join, Split, label, parts
 from .build import ExecutionPlan, Step, freed
 from .cost import nbytes
@@ -104,7 +104,7 @@ def nested_plan(
         bodies,
         flops=bodies[0].flops * len(ranges) if flops is None else flops,
         threads=threads if many else 1 if _has_small_products(bodies) else 0,  # 1 keeps BLAS to one thread
-        scratch=extra + threads * max(b.peak_bytes for b in bodies),
+        scratch=extra + threads * max(b.peak_bytes + copied_bytes(cut, b) for b in bodies),
         cut=Cut(ranges, threads, tuple(feeds), joins),
         into=tuple(-1 - into.index(join.label) for join in joins) if direct else (),
     )
@@ -143,6 +143,18 @@ def _has_small_products(bodies: Iterable[ExecutionPlan]) -> bool:
     """Tell whether all matrix products of some plans, of which there are some, are small."""
     products = [step for body in bodies for step in body.steps if step.kernel == "matmul"]
     return bool(products) and all(map(is_small_product, products))
+
+
+def copied_bytes(cut: Split, body: ExecutionPlan) -> int:
+    """Return what kernels of a part copy at most at once: machine code reads arrays without gaps, which ranges of later axes are not."""
+    axes = {feed.label: feed.axis for feed in cut.feeds}
+    gaps = {slot for name, slot, t in body.inputs if math.prod(dims(t)[: axes[name] or 0]) > 1}
+
+    def copied(step: Step) -> int:
+        read = dict(zip(step.reads, step.arg_types, strict=False))
+        return sum(nbytes(t) for slot, t in read.items() if slot in gaps)
+
+    return max((copied(step) for step in body.steps if isinstance(step.op, Fused) and gaps), default=0)
 
 
 def joined_bytes(join: Join, made: TensorType) -> int:
