@@ -290,6 +290,8 @@ def test_negation_runs_in_plain_rounds() -> None:
     loop = np.roll(np.eye(5, dtype=bool), 1, 1)
     got = agree(*fixpoint(win, [np.zeros(5, bool)], [loop], limit=6))
     assert isinstance(got, tuple)  # it never settles
+    got = agree(*fixpoint(win, [np.zeros(5, bool)], [loop], limit=5000))
+    assert "every 2 rounds its values are the same again" in got[0]  # it is not run to its limit
 
 
 def test_random_bodies_are_the_references() -> None:

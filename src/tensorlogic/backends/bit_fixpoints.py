@@ -20,7 +20,7 @@ from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
 from .collectives import moves_anywhere
-from .control import not_settled
+from .control import Watch, not_settled
 from .native.facts import joins_bits
 from .packed import Words
 
@@ -149,6 +149,7 @@ def _plainly(body: Body, op: Fixpoint, values: Values, step: Step, meeting: ops.
     made = {line.write for line in body.lines} - set(body.outputs)
     moved: list[int] = []
     counts: list[int] = []
+    watch = Watch(step.location, meeting)
     for n in range(op.limit):
         check_contexts()
         with span(f"round {n + 1} on packed bits"):
@@ -163,7 +164,7 @@ def _plainly(body: Body, op: Fixpoint, values: Values, step: Step, meeting: ops.
         if n == op.limit - 1:
             counts = [packed.count(pairs[k][0] ^ pairs[k][1]) for k in moved]
         values.update(zip(carried, after, strict=True))
-        if not moves_anywhere(meeting, bool(moved)):
+        if not moves_anywhere(meeting, bool(moved)) or watch.settled(n, [x.words for x in after]):
             return after
     raise not_settled(op, moved, counts).at(step.location)
 

@@ -23,6 +23,7 @@ from ..ir.ops import Op, constant_op
 from ..ir.spec import Labels, Spec
 from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, frozen_copy, normal_axis
 from .contraction_paths import BLAS, einsum_cost
+from .growing_loops import combine_by_or
 from .rewrite import Draft, Rules, drop_dead, rewrite
 
 Evaluate = Callable[[EinsumGraph], Sequence[Any]]
@@ -266,6 +267,7 @@ RULES: Rules = {
     ops.Reduce: (_reduce,),
     ops.Einsum: (_factors, _einsum),
     ops.Sort: (_sorted_axis,),
+    Fixpoint: (combine_by_or,),
 }
 
 
