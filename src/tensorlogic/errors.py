@@ -319,7 +319,7 @@ def nearest(word: object, known: Iterable[str]) -> list[str]:
     >>> nearest("algebr", ["algebra", "spec"])
     ["did you mean 'algebra'?"]
     """
-    names = list(known)
+    names = sorted(known) if isinstance(known, set | frozenset) else list(known)  # the same in each run
     if (close := closest(word, names)) is not None:
         return [f"did you mean {close!r}?"]
     if not names:

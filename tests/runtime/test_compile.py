@@ -320,6 +320,32 @@ def test_sizes_of_dead_code_may_be_given(tmp_path):
         compiled(inputs, sizes={"other": 3})
 
 
+def test_sizes_of_dead_code_may_be_given_when_a_graph_is_compiled():
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", ("n",))
+    b.iota("k")
+    graph = b.build(y=b.relu(x))
+    ex, sizes, inputs = tl.Executor(), {"k": 3, "n": 5}, {"x": np.ones(5, "f4")}
+    np.testing.assert_array_equal(ex.execute(graph, inputs, sizes=sizes)["y"], np.ones(5))
+    for compiled in (
+        ex.compile_graph(graph, sizes=sizes),
+        tl.GraphCompiler().compile(graph, sizes=sizes),
+        ex.compile_graph(graph, sizes={"k": 3}, example=inputs),
+    ):
+        assert len(compiled.plans()) == 1
+        np.testing.assert_array_equal(compiled(inputs, sizes=sizes)["y"], np.ones(5))
+        for refused in (
+            lambda: ex.execute(graph, inputs, sizes={"m": 3}),
+            lambda c=compiled: c(inputs, sizes={"m": 3}),
+            lambda: ex.compile_graph(graph, sizes={"m": 3}),
+        ):
+            with pytest.raises(tl.InputError, match="the graph has no size 'm'") as caught:
+                refused()
+            assert caught.value.diagnostic.suggestions == ("known: 'k', 'n'",)
+    with pytest.raises(tl.InputError, match="the plan needs the size 'n'"):
+        ex.compile_graph(graph, sizes={"k": 3})
+
+
 def test_what_runs_is_not_pickled():
     import pickle
 

@@ -264,8 +264,10 @@ def known_inputs(
     return Known(types, known, assumed, tuple(unranked))
 
 
-def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """Return sizes by name, each of which the graph has."""
+def checked_sizes(
+    graph: EinsumGraph, sizes: Mapping[str, int] | None, unused: frozenset[str] = frozenset()
+) -> Mapping[str, int] | None:
+    """Return sizes by name, each of which the graph has, or had before passes left its ``unused`` ones out."""
     if sizes is None:
         return None
     if type(sizes) is not dict:
@@ -275,7 +277,7 @@ def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mappin
             raise InputError(
                 f"sizes= must map names to integers, got {value_text(name)}: {value_text(value)}", code="E301"
             )
-        expect_known("the graph has no size", [name], graph.size_names, "E304")
+        expect_known("the graph has no size", [name], graph.size_names | unused, "E304")
     return sizes
 
 
