@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -299,6 +300,12 @@ def test_a_spoilt_or_foreign_entry_of_a_cache_is_made_anew(tmp_path):
     spoilt = tmp_path / keys[0].digest / "optimized.json"
     spoilt.write_text(spoilt.read_text(encoding="utf-8").replace("0.5", "0.7"))
     with pytest.warns(tl.CacheWarning, match="is not the graph that was saved"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+    spoilt.write_bytes(spoilt.read_bytes()[:100])
+    with pytest.warns(tl.CacheWarning, match=f"not JSON: .*, in {re.escape(str(spoilt))}:3:"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+    spoilt.write_text("{}")
+    with pytest.warns(tl.CacheWarning, match=f"this JSON is not a graph.*, in {re.escape(str(spoilt))}$"):
         assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
     shutil.rmtree(tmp_path / keys[0].digest)
     shutil.copytree(tmp_path / keys[1].digest, tmp_path / keys[0].digest)
