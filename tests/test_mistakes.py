@@ -397,6 +397,7 @@ def n_by_n():
         lambda: tl.Executor(memory_limit=-HUGE),
         lambda: tl.Executor(flops_limit=-HUGE),
         lambda: tl.Executor(threads=-HUGE),
+        lambda: tl.Executor(threads=HUGE),
         lambda: tl.CompilerContext({"D": HUGE}),
         lambda: tl.pred("p", HUGE),
         lambda: tl.MemoryPool(-HUGE),
@@ -415,7 +416,7 @@ def test_numbers_too_long_to_write(call):
 
 def test_limits_without_end():
     context = tl.ExecutionContext(timeout=HUGE)
-    executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=HUGE, context=context)
+    executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=1024, context=context)
     assert executor.execute(n_by_n(), {"x": -np.eye(2)}, budget=HUGE)["y"].max() == 0
 
 
@@ -566,3 +567,13 @@ def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(tl.TensorLogicError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("threads", "shown"), [(0, "0"), (1025, "1025"), (10**5000, "about 1e5000")], ids=["none", "too many", "huge"]
+)
+def test_threads_are_a_number_that_a_machine_may_have(threads, shown):
+    message = f"threads must be a whole number of at least 1 and at most 1,024, got {shown}"
+    with pytest.raises(tl.InputError, match=message):
+        tl.Executor(threads=threads)
+    assert tl.Executor(threads=1024).threads == 1024

@@ -264,8 +264,8 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
         raise InputError(f"{what}, got {shown}", *hints, code="E301")
 
 
-def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
-    """Refuse what is no whole number, or one below the least.
+def expect_whole(name: str, value: object, least: int = 0, *hints: str, most: int | None = None) -> None:
+    """Refuse what is no whole number, one below the least, or one above the most.
 
     >>> try:
     ...     expect_whole("threads", 0, 1)
@@ -273,10 +273,9 @@ def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
     ...     print(error.diagnostic.message)
     threads must be a whole number of at least 1, got 0
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(
-            f"{name} must be a whole number of at least {least}, got {value_text(value)}", *hints, code="E310"
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"at least {least}" + ("" if most is None else f" and at most {most:,}")
+        raise InputError(f"{name} must be a whole number of {bounds}, got {value_text(value)}", *hints, code="E310")
 
 
 def expect_share(what: str, value: Any, example: str) -> None:
