@@ -577,3 +577,42 @@ def test_threads_are_a_number_that_a_machine_may_have(threads, shown):
     with pytest.raises(tl.InputError, match=message):
         tl.Executor(threads=threads)
     assert tl.Executor(threads=1024).threads == 1024
+
+
+LONG, LONGEST = str(2**64), "an integer of more than 1024 bits is beyond every dtype"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b, x: x * 2**64, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: (x > 0) + 2**64, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: b.where(x > 0, x, -(2**64)), f"the integer -{LONG} does not fit int64"),
+        (lambda b, x: b.literal(2**64) + 1, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: x * HUGE, LONGEST),
+        (lambda b, x: b.literal(HUGE), LONGEST),
+        (lambda b, x: b.constant(HUGE), LONGEST),
+        (lambda b, x: b.constant([[1], [HUGE]]), LONGEST),
+        (lambda b, x: b.constant(2**64), f"the integer {LONG} does not fit 64 bits"),
+        (lambda b, x: b.add(x, [2**64, 1, 1]), f"the integer {LONG} does not fit 64 bits"),
+    ],
+)
+def test_integers_that_no_array_holds_are_refused_where_they_are_written(build, message):
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", (3,), "int64")
+    with pytest.raises(tl.DTypeError, match=f"^{message}\n") as caught:
+        build(b, x)
+    assert caught.value.diagnostic.code == "E124"
+    given = {"x": np.arange(3)}
+    assert EX.execute(b.build(y=x + 1), given)["y"].tolist() == [1, 2, 3]  # what was refused is not in the graph
+
+
+def test_large_integers_meet_floats_and_comparisons():
+    b = tl.GraphBuilder()
+    x, y, z = b.input("x", (3,), "int64"), b.input("y", (3,), "float64"), b.input("z", (3,))
+    graph = b.build(less=x < 2**64, product=y * 2**64, wide=b.cast(x, "uint64") + (2**64 - 1), open=z * 2**64)
+    out = EX.execute(graph, {"x": np.zeros(3, "i8"), "y": np.ones(3), "z": np.ones(3)})
+    assert out["less"].all() and (out["wide"] == 2**64 - 1).all()
+    assert (out["product"] == 2.0**64).all() and (out["open"] == 2.0**64).all()
+    with pytest.raises(tl.ExecutionError, match=rf"\(multiply\) failed: the integer {LONG} is too large"):
+        EX.execute(b.build(y=z * 2**64), {"z": np.ones(3, "i8")})

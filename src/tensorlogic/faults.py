@@ -66,7 +66,7 @@ FAULTS: dict[str, Fault] = {
     "E121": Fault("an element type that the operation does not take", "An operation is not defined for this dtype: arithmetic on bool, indices that are floats, logic on numbers.", "Cast the operand first: b.cast(x, dtype)."),
     "E122": Fault("element types that must be equal", "What a loop carries, or the two branches of a cond, must keep one dtype.", "Cast one of them."),
     "E123": Fault("an array that cannot be made", "The nested lists are not equally long, or the object does not let NumPy have its values.", "Give a rectangular array; detach a torch tensor first."),
-    "E124": Fault("an integer of more than 1024 bits", "No dtype can hold it.", "Write inf, or a smaller number."),
+    "E124": Fault("an integer that is too large", "Integers of arrays have up to 64 bits, and no dtype can hold more than 1024.", "Write a float such as 1e20, inf, or a smaller number."),
     "E125": Fault("a factor outside of the algebra", "Some algebras are for factors in a range only, such as 0 to 1.", "Clip the factors, or use another algebra."),
     "E126": Fault("an unknown operation", "There is no function, reduction, combination or operation of this name.", "Use the name that the hint suggests."),
     "E127": Fault("no such factor or result", "The number of a factor or of a result is out of range.", "Count from 0."),

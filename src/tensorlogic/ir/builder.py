@@ -23,7 +23,7 @@ from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
 from .type_rules import node_types
-from .types import Array, Equality, TensorShape, TensorType, dtype_name, plain_array
+from .types import INTEGERS, Array, Equality, TensorShape, TensorType, dtype_name, plain_array, too_large
 from .types import Scope as TypeScope
 
 
@@ -243,6 +243,8 @@ class GraphBuilder(Layers[Tensor]):
         noted: list[Equality] = []  # checked when the finished graph is bound
         asked = TypeScope(index, partial(node_name, scope.nodes), args, noted)
         types = node_types(op, [scope.types[a] for a in args], asked)
+        if isinstance(op, ops.Elementwise):
+            _check_integers(types[0].dtype, [scope.nodes[a].op for a in args])
         scope.nodes.append(Node(op, args, () if place is None else (place,)))
         scope.types.append(types)
         if self.intern:
@@ -395,6 +397,16 @@ class GraphBuilder(Layers[Tensor]):
         op = Cond(_with_inputs(a, reads_a, union), _with_inputs(c, reads_c, union))
         results = self.apply_many(op, condition, *union)
         return results[0] if len(results) == 1 else results
+
+
+def _check_integers(dtype: str | None, operands: Sequence[Op]) -> None:
+    """Refuse to compute with integers that fit neither 64 bits nor the result; comparing with them is fine."""
+    for op in operands if dtype in INTEGERS else ():
+        if isinstance(op, ops.Literal) and op.kind == "int" and len(op.text) > 18:
+            assert dtype is not None
+            bounds = np.iinfo(dtype)
+            if not (-(2**63) <= op.value < 2**63 or bounds.min <= op.value <= bounds.max):
+                raise too_large(int(op.value), dtype)
 
 
 def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") -> None:
