@@ -616,3 +616,34 @@ def test_large_integers_meet_floats_and_comparisons():
     assert (out["product"] == 2.0**64).all() and (out["open"] == 2.0**64).all()
     with pytest.raises(tl.ExecutionError, match=rf"\(multiply\) failed: the integer {LONG} is too large"):
         EX.execute(b.build(y=z * 2**64), {"z": np.ones(3, "i8")})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tl.GraphBuilder().input("x\ud800", (3,)),
+        lambda: (b := tl.GraphBuilder()).build({"\udc00": b.input("x", (3,))}),
+        lambda: tl.pred("\ud800", tl.variables("x")),
+        lambda: tl.pred("p", "\ud800"),
+        lambda: tl.variables("x", domain="\ud800"),
+        lambda: tl.parse_expr("p(x) &\n p(\ud800)"),
+        lambda: tl.parse_expr('p("\ud800")'),
+        lambda: tl.Program("P(\ud800)"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_in_no_name(call):
+    with pytest.raises(tl.TensorLogicError, match="has half of a surrogate pair, which is no text") as caught:
+        call()
+    assert caught.value.diagnostic.code == "E231"
+    str(caught.value).encode()  # it can be printed
+    caught.value.diagnostic.format().encode()
+
+
+def test_errors_can_be_printed_whatever_they_quote():
+    b = tl.GraphBuilder()
+    with pytest.raises(tl.SpecError, match=r"\n  \?->\n") as caught:
+        b.einsum("\ud800->", b.input("x", (3,)))
+    assert str(caught.value).isascii()
+    with pytest.raises(tl.FormatError) as caught:
+        tl.parse_expr("p(x) &\n p(\ud800)")
+    assert "<expression>:2:4\n    p(?)\n      ^" in str(caught.value)

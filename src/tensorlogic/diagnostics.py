@@ -222,7 +222,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
             lines += ["", "Context:", *(f"  {line}" for line in self.context)]
         if self.suggestions:
             lines += ["", "Suggestions:", *(f"  {n}. {line}" for n, line in enumerate(self.suggestions, 1))]
-        return "\n".join(lines)
+        return clean("\n".join(lines))
 
     def __str__(self) -> str:
         return self.format()

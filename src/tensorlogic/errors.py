@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import msgspec
 
-from .diagnostics import Diagnostic, Severity, SourceLocation, caller, value_text
+from .diagnostics import Diagnostic, Severity, SourceLocation, caller, clean, value_text
 
 
 class TensorLogicError(Exception):
@@ -113,7 +113,7 @@ class TensorLogicError(Exception):
         lines += [f"    {line}" for line in found.source_lines()]
         lines += [f"  {line}" for line in found.context]
         lines += [f"  hint: {line}" for line in found.suggestions]
-        return "\n".join(lines)
+        return clean("\n".join(lines))  # so that it can be printed, whatever text it quotes
 
 
 class GraphError(TensorLogicError, ValueError):
@@ -262,6 +262,20 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
         shown = type(value).__name__ if len(text) > 60 or "\n" in text else text
         shown = f"the class {value.__name__}" if isinstance(value, type) else shown
         raise InputError(f"{what}, got {shown}", *hints, code="E301")
+
+
+def expect_text(what: str, text: str) -> None:
+    r"""Refuse a name with half of a surrogate pair, which no file can hold; ``what`` begins the message.
+
+    >>> try:
+    ...     expect_text("input", "x\ud800")
+    ... except GraphError as error:
+    ...     print(error.diagnostic.message)
+    input 'x\ud800' has half of a surrogate pair, which is no text
+    """
+    if clean(text) != text:
+        message = f"{what} {text!r} has half of a surrogate pair, which is no text"
+        raise GraphError(message, "give names that UTF-8 can hold", code="E231")
 
 
 def expect_whole(name: str, value: object, least: int = 0, *hints: str, most: int | None = None) -> None:

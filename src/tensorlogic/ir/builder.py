@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller, value_text
-from ..errors import GraphError, ShapeError, expect, expect_known, nearest
+from ..errors import GraphError, ShapeError, expect, expect_known, expect_text, nearest
 from . import ops
 from .check import check_structure
 from .graph import MAX_BODY_DEPTH, Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
@@ -62,6 +62,7 @@ class GraphBuilder(Layers[Tensor]):
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {name!r}", code="E301")
+        expect_text("the name of an input", name)
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
             hint = f"write {_tuple_text(shape)}"
             raise GraphError(
@@ -264,6 +265,7 @@ class GraphBuilder(Layers[Tensor]):
         pairs = []
         for name, tensor in wanted.items():
             expect(name, str, "an output is named by text", hint)
+            expect_text("the name of an output", name)
             expect(tensor, Tensor, f"output {name!r} must be a tensor", "wrap an array with b.constant(array)")
             pairs.append((name, self._operand(tensor)))
         if not self.intern:
