@@ -647,3 +647,17 @@ def test_errors_can_be_printed_whatever_they_quote():
     with pytest.raises(tl.FormatError) as caught:
         tl.parse_expr("p(x) &\n p(\ud800)")
     assert "<expression>:2:4\n    p(?)\n      ^" in str(caught.value)
+
+
+def test_hints_about_sizes_that_disagree_can_work():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", ("n",)), b.input("y", ("n",))
+    said = "size 'n' is 6 by sizes=, but axis 0 of input 'x' is 5"
+    with pytest.raises(tl.ShapeError, match=f"input 'x' does not fit: {said}") as caught:
+        EX.execute(b.build(z=b.relu(x)), {"x": np.arange(5.0)}, sizes={"n": 6})
+    assert caught.value.diagnostic.suggestions == ("leave 'n' out of sizes=, or give 'x' with 6 along axis 0",)
+    with pytest.raises(
+        tl.ShapeError, match=r"size 'n' is 5 by axis 0 of input 'x', but axis 0 of input 'y' is 6"
+    ) as caught:
+        EX.execute(b.build(z=x + y), {"x": np.arange(5.0), "y": np.arange(6.0)})
+    assert "reshape" not in str(caught.value)

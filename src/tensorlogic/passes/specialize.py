@@ -120,6 +120,9 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                 origin = owner.setdefault(declared, f"axis {axis} of input {name!r}")
                 if known != actual:
                     why = f"size {declared!r} is {known} by {origin}, but axis {axis} of input {name!r} is {actual}"
+                    if origin == "sizes=":  # another shape of the array would not help
+                        hint = f"leave {declared!r} out of sizes=, or give {name!r} with {known} along axis {axis}"
+                        raise ShapeError(f"input {name!r} does not fit: {why}", hint, code="E001")
                     raise misfit(name, op.shape, shape, why)
             else:
                 later.append((name, axis, declared, actual))
