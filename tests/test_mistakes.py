@@ -398,6 +398,7 @@ def n_by_n():
         lambda: tl.Executor(memory_limit=-HUGE),
         lambda: tl.Executor(flops_limit=-HUGE),
         lambda: tl.Executor(threads=-HUGE),
+        lambda: tl.Executor(threads=HUGE),
         lambda: tl.CompilerContext({"D": HUGE}),
         lambda: tl.pred("p", HUGE),
         lambda: tl.MemoryPool(-HUGE),
@@ -416,7 +417,7 @@ def test_numbers_too_long_to_write(call):
 
 def test_limits_without_end():
     context = tl.ExecutionContext(timeout=HUGE)
-    executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=HUGE, context=context)
+    executor = tl.Executor(memory_limit=HUGE, flops_limit=HUGE, threads=1024, context=context)
     assert executor.execute(n_by_n(), {"x": -np.eye(2)}, budget=HUGE)["y"].max() == 0
 
 
@@ -588,3 +589,97 @@ def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):
     found = caught.value.diagnostic
     assert re.search(message, found.message)  # and not in the source, which stands below it
     assert all(len(hint) < 200 and "\n" not in hint for hint in found.suggestions)
+
+
+@pytest.mark.parametrize(
+    ("threads", "shown"), [(0, "0"), (1025, "1025"), (10**5000, "about 1e5000")], ids=["none", "too many", "huge"]
+)
+def test_threads_are_a_number_that_a_machine_may_have(threads, shown):
+    message = f"threads must be a whole number of at least 1 and at most 1,024, got {shown}"
+    with pytest.raises(tl.InputError, match=message):
+        tl.Executor(threads=threads)
+    assert tl.Executor(threads=1024).threads == 1024
+
+
+LONG, LONGEST = str(2**64), "an integer of more than 1024 bits is beyond every dtype"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b, x: x * 2**64, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: (x > 0) + 2**64, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: b.where(x > 0, x, -(2**64)), f"the integer -{LONG} does not fit int64"),
+        (lambda b, x: b.literal(2**64) + 1, f"the integer {LONG} does not fit int64"),
+        (lambda b, x: x * HUGE, LONGEST),
+        (lambda b, x: b.literal(HUGE), LONGEST),
+        (lambda b, x: b.constant(HUGE), LONGEST),
+        (lambda b, x: b.constant([[1], [HUGE]]), LONGEST),
+        (lambda b, x: b.constant(2**64), f"the integer {LONG} does not fit 64 bits"),
+        (lambda b, x: b.add(x, [2**64, 1, 1]), f"the integer {LONG} does not fit 64 bits"),
+    ],
+)
+def test_integers_that_no_array_holds_are_refused_where_they_are_written(build, message):
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", (3,), "int64")
+    with pytest.raises(tl.DTypeError, match=f"^{message}\n") as caught:
+        build(b, x)
+    assert caught.value.diagnostic.code == "E124"
+    given = {"x": np.arange(3)}
+    assert EX.execute(b.build(y=x + 1), given)["y"].tolist() == [1, 2, 3]  # what was refused is not in the graph
+
+
+def test_large_integers_meet_floats_and_comparisons():
+    b = tl.GraphBuilder()
+    x, y, z = b.input("x", (3,), "int64"), b.input("y", (3,), "float64"), b.input("z", (3,))
+    graph = b.build(less=x < 2**64, product=y * 2**64, wide=b.cast(x, "uint64") + (2**64 - 1), open=z * 2**64)
+    out = EX.execute(graph, {"x": np.zeros(3, "i8"), "y": np.ones(3), "z": np.ones(3)})
+    assert out["less"].all() and (out["wide"] == 2**64 - 1).all()
+    assert (out["product"] == 2.0**64).all() and (out["open"] == 2.0**64).all()
+    with pytest.raises(tl.ExecutionError, match=rf"\(multiply\) failed: the integer {LONG} is too large"):
+        EX.execute(b.build(y=z * 2**64), {"z": np.ones(3, "i8")})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tl.GraphBuilder().input("x\ud800", (3,)),
+        lambda: (b := tl.GraphBuilder()).build({"\udc00": b.input("x", (3,))}),
+        lambda: tl.pred("\ud800", tl.variables("x")),
+        lambda: tl.pred("p", "\ud800"),
+        lambda: tl.variables("x", domain="\ud800"),
+        lambda: tl.parse_expr("p(x) &\n p(\ud800)"),
+        lambda: tl.parse_expr('p("\ud800")'),
+        lambda: tl.Program("P(\ud800)"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_in_no_name(call):
+    with pytest.raises(tl.TensorLogicError, match="has half of a surrogate pair, which is no text") as caught:
+        call()
+    assert caught.value.diagnostic.code == "E231"
+    str(caught.value).encode()  # it can be printed
+    caught.value.diagnostic.format().encode()
+
+
+def test_errors_can_be_printed_whatever_they_quote():
+    b = tl.GraphBuilder()
+    with pytest.raises(tl.SpecError, match=r"\n  \?->\n") as caught:
+        b.einsum("\ud800->", b.input("x", (3,)))
+    assert str(caught.value).isascii()
+    with pytest.raises(tl.FormatError) as caught:
+        tl.parse_expr("p(x) &\n p(\ud800)")
+    assert "<expression>:2:4\n    p(?)\n      ^" in str(caught.value)
+
+
+def test_hints_about_sizes_that_disagree_can_work():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", ("n",)), b.input("y", ("n",))
+    said = "size 'n' is 6 by sizes=, but axis 0 of input 'x' is 5"
+    with pytest.raises(tl.ShapeError, match=f"input 'x' does not fit: {said}") as caught:
+        EX.execute(b.build(z=b.relu(x)), {"x": np.arange(5.0)}, sizes={"n": 6})
+    assert caught.value.diagnostic.suggestions == ("leave 'n' out of sizes=, or give 'x' with 6 along axis 0",)
+    with pytest.raises(
+        tl.ShapeError, match=r"size 'n' is 5 by axis 0 of input 'x', but axis 0 of input 'y' is 6"
+    ) as caught:
+        EX.execute(b.build(z=x + y), {"x": np.arange(5.0), "y": np.arange(6.0)})
+    assert "reshape" not in str(caught.value)

@@ -223,7 +223,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
             lines += ["", "Context:", *(f"  {line}" for line in self.context)]
         if self.suggestions:
             lines += ["", "Suggestions:", *(f"  {n}. {line}" for n, line in enumerate(self.suggestions, 1))]
-        return "\n".join(lines)
+        return clean("\n".join(lines))
 
     def __str__(self) -> str:
         return self.format()
@@ -434,13 +434,16 @@ def _transposing(expected: Sequence[int | str], actual: Sequence[int | str]) -> 
 
 
 def _reshaped(declared: Sequence[int | str], given: Sequence[int | str]) -> list[int] | None:
-    """Return the shape, with a -1 for a name, that an array can be given to be as declared; None where it has other elements."""
-    if any(isinstance(d, str) for d in given):
+    """Return the shape, with a -1 for a name, that an array can be given to be as declared; None where it has other elements, or has it."""
+    sizes = [d for d in given if isinstance(d, int)]
+    if len(sizes) < len(given):
         return None
-    known, count = math.prod(d for d in declared if isinstance(d, int)), math.prod(given)
+    known, count = math.prod(d for d in declared if isinstance(d, int)), math.prod(sizes)
     names = [d for d in declared if isinstance(d, str)]
     fits = known and count % known == 0 and len(names) == 1 and names[0].isidentifier() if names else known == count
-    return [-1 if isinstance(d, str) else d for d in declared] if fits else None
+    if not fits or [count // known if isinstance(d, str) else d for d in declared] == sizes:
+        return None
+    return [-1 if isinstance(d, str) else d for d in declared]
 
 
 def _fitting_order(expected: Sequence[int | str], actual: Sequence[int | str]) -> tuple[int, ...] | None:

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import msgspec
 
-from .diagnostics import Diagnostic, Severity, SourceLocation, caller, value_text
+from .diagnostics import Diagnostic, Severity, SourceLocation, caller, clean, value_text
 
 
 class TensorLogicError(Exception):
@@ -113,7 +113,7 @@ class TensorLogicError(Exception):
         lines += [f"    {line}" for line in found.source_lines()]
         lines += [f"  {line}" for line in found.context]
         lines += [f"  hint: {line}" for line in found.suggestions]
-        return "\n".join(lines)
+        return clean("\n".join(lines))  # so that it can be printed, whatever text it quotes
 
 
 class GraphError(TensorLogicError, ValueError):
@@ -261,8 +261,22 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
         raise InputError(f"{what}, got {value_text(value)}", *hints, code="E301")
 
 
-def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
-    """Refuse what is no whole number, or one below the least.
+def expect_text(what: str, text: str) -> None:
+    r"""Refuse a name with half of a surrogate pair, which no file can hold; ``what`` begins the message.
+
+    >>> try:
+    ...     expect_text("input", "x\ud800")
+    ... except GraphError as error:
+    ...     print(error.diagnostic.message)
+    input 'x\ud800' has half of a surrogate pair, which is no text
+    """
+    if clean(text) != text:
+        message = f"{what} {text!r} has half of a surrogate pair, which is no text"
+        raise GraphError(message, "give names that UTF-8 can hold", code="E231")
+
+
+def expect_whole(name: str, value: object, least: int = 0, *hints: str, most: int | None = None) -> None:
+    """Refuse what is no whole number, one below the least, or one above the most.
 
     >>> try:
     ...     expect_whole("threads", 0, 1)
@@ -270,10 +284,9 @@ def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
     ...     print(error.diagnostic.message)
     threads must be a whole number of at least 1, got 0
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(
-            f"{name} must be a whole number of at least {least}, got {value_text(value)}", *hints, code="E310"
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"at least {least}" + ("" if most is None else f" and at most {most:,}")
+        raise InputError(f"{name} must be a whole number of {bounds}, got {value_text(value)}", *hints, code="E310")
 
 
 def expect_share(what: str, value: Any, example: str) -> None:
@@ -316,7 +329,7 @@ def nearest(word: object, known: Iterable[str]) -> list[str]:
     >>> nearest("algebr", ["algebra", "spec"])
     ["did you mean 'algebra'?"]
     """
-    names = list(known)
+    names = sorted(known) if isinstance(known, set | frozenset) else list(known)  # the same in each run
     if (close := closest(word, names)) is not None:
         return [f"did you mean {close!r}?"]
     if not names:

@@ -37,9 +37,9 @@ def small() -> EinsumGraph:
 
 
 def hostile() -> EinsumGraph:
-    b = tl.GraphBuilder()
-    tensors = [b.input(name) for name in HOSTILE]
-    return b.build({name: b.relu(t) for name, t in zip(HOSTILE, tensors, strict=True)})
+    count = len(HOSTILE)  # by nodes: a builder takes no half of a surrogate pair
+    nodes = [*(Node(ops.Input(name)) for name in HOSTILE), *(Node(ops.Elementwise("relu"), (n,)) for n in range(count))]
+    return EinsumGraph(nodes, [(name, count + n) for n, name in enumerate(HOSTILE)])
 
 
 def chain(length: int) -> EinsumGraph:

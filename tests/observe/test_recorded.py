@@ -160,6 +160,30 @@ def test_communication_bottlenecks_are_at_or_above():
     assert len(tl.TraceAnalyzer.communication_bottlenecks(trace, 0.0)) == 3
 
 
+@pytest.mark.parametrize("shape", ["ab", b"ab", None, 3, [2.5], ["a"], [None], [2**70], [-1]])
+def test_what_is_no_shape_is_refused(shape):
+    recorder = tl.TraceRecorder()
+    recorder.begin_op("a")
+    for refused in (
+        lambda: tl.RecordedTraceEntry(0, "a").with_output_shape(shape),
+        lambda: tl.RecordedTraceEntry(0, "a").with_input_shapes([shape]),
+        lambda: recorder.end_op_with_shapes([], shape),
+    ):
+        with pytest.raises(tl.TensorLogicError, match="shape") as caught:
+            refused()
+        assert caught.value.diagnostic.code in ("E301", "E722")
+
+
+def test_shapes_of_operands_are_several():
+    for shapes in (None, 3, [2, 3], "ab"):
+        with pytest.raises(tl.InputError, match="sequence of s"):
+            tl.RecordedTraceEntry(0, "a").with_input_shapes(shapes)
+    entry = tl.RecordedTraceEntry(0, "a").with_input_shapes(np.ones((2, 3), int)).with_output_shape((np.int32(4),))
+    assert (entry.input_shapes, entry.output_shape, entry.memory_bytes) == ([(1, 1, 1)] * 2, (4,), 32)
+    with pytest.raises(tl.ShapeError, match="the itemsize of a dtype must be an integer"):
+        entry.with_output_shape([2], None)
+
+
 def test_collapsed_stacks():
     trace = trace_of(
         entry("matmul", 123, "gpu:0"), entry("matmul", 77, "gpu:0"), entry("relu", 50, "gpu:1"), entry("x", 0.2)

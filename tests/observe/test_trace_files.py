@@ -158,17 +158,10 @@ def test_lists_without_an_object_around_are_chrome_too():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (chrome(x(0, -1)), "the duration -1 - at `$.traceEvents[0].dur`"),
-        (chrome({"ph": "M"}, {"ph": "X", "name": "a", "ts": 1}), "no duration - at `$.traceEvents[1].dur`"),
-        (chrome({"ph": "X", "name": "a", "dur": 1}), "needs a time - at `$.traceEvents[0].ts`"),
-        (chrome(x(1e300, 1)), "out of range - at `$.traceEvents[0].ts`"),
         (chrome({"name": "a"}), "missing required field `ph` - at `$.traceEvents[0]`"),
         (chrome(x(0, 1, name=7)), "Expected `str`, got `int` - at `$.traceEvents[0].name`"),
         (chrome(x(0, "soon")), "at `$.traceEvents[0].dur`"),
-        (json.dumps([x(0, -1)]).encode(), "at `$[0].dur`"),
-        (chrome({"ph": "E", "ts": 1}), "an end without a begin - at `$.traceEvents[0]`"),
-        (chrome({"ph": "B", "name": "a", "ts": 1}), "'a' begins and never ends - at `$.traceEvents[0]`"),
-        (b'{"traceEvents": [{"ph": "X", "ts": NaN}]}', "byte 35), line 1, column 36"),
+        (json.dumps([x(0, "soon")]).encode(), "at `$[0].dur`"),
         (b'{"traceEvents": [\n{"ph": "X" "ts": 1}]}', "line 2, column 12"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1', "stops short at byte 36, line 1, after"),
         (b'{"a": 1}', "this JSON is not a trace"),
@@ -176,10 +169,13 @@ def test_lists_without_an_object_around_are_chrome_too():
         (b'{"traceEvents": [{"ph": "X", "name": "\xff"}]}', "UTF-8"),
         (b"main;load\n", "line 1 is not a stack and its weight: 'main;load'"),
         (b"a 1\nb x\n", "line 2"),
-        (b"a 1" + b"0" * 50, "out of range"),
+        (b"a 1" + b"0" * 50, "line 1 is not a stack"),
+        (b"started\nstep 1\nstep 2\ndone\n", "line 1 is not a stack"),
         (b"\xff\xfe 1", "not UTF-8"),
         (b'{"entries": [{"step": 0}], "total_duration_us": 0, "metadata": {}}', "$.entries[0]"),
-        (b'{"entries": [{"step": 0, "operation": "a", "duration_us": -1, "input_shapes": [], "output_shape": [], "output_elements": 0, "memory_bytes": 0}], "total_duration_us": 0, "metadata": {}}', "$.entries[0].duration_us"),
+        (b'{"entries": []}', "missing required field `total_duration_us`"),
+        (b'{"a": NaN}', "this JSON is not a trace"),
+        (b'{"profiles": [NaN}', "byte 14), line 1, column 15"),
     ],
 )  # fmt: skip
 def test_broken_files_say_where(data, said, tmp_path):
@@ -219,6 +215,32 @@ def test_what_can_be_read_is_read_and_the_rest_counted(data, skipped):
     assert trace.skipped == skipped
     count = sum(skipped.values())
     assert (f"{count} event{'' if count == 1 else 's'} of the file skipped" in str(trace)) == bool(skipped)
+
+
+@pytest.mark.parametrize(
+    ("event", "skipped"),
+    [
+        (b'{"ph": "B", "name": "a", "ts": 1}', {"that begin and never end": 1}),
+        (b'{"ph": "E", "ts": 1}', {"that end and never begin": 1}),
+        (b'{"ph": "X", "name": "a", "ts": NaN, "dur": 1}', {"without a time": 1}),
+        (b'{"ph": "X", "name": "a", "ts": 1}', {"without a duration": 1}),
+        (b'{"ph": "X", "name": "a", "ts": 1, "dur": -1}', {"without a duration": 1}),
+        (b'{"ph": "X", "name": "a", "ts": 1e300, "dur": 1}', {"with a time out of range": 1}),
+    ],
+)
+@pytest.mark.parametrize("form", [b'{"traceEvents": [%s]}', b"[%s]", b"[%s"])
+def test_a_file_of_which_all_events_were_skipped_is_an_empty_trace_that_says_so(event, skipped, form):
+    trace = read(form % event)
+    assert (len(trace), trace.skipped) == (0, skipped)
+    assert str(trace).splitlines()[-1].endswith("0.000 ms: nothing in this trace can be read")
+    counter = b'{"name": "q", "ph": "C", "ts": 1, "args": {"v": 1}}'
+    trace = read(form % (event + b", " + counter))
+    assert (len(trace), trace.skipped, [json.loads(e) for e in trace.chrome.others]) == (
+        0,
+        skipped,
+        [json.loads(counter)],
+    )
+    assert str(trace).splitlines()[-1].endswith("only 1 event without a duration, such as counters")
 
 
 def packed(text, cut):
@@ -444,11 +466,8 @@ def test_speedscope_units():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (speedscope(("O", 0, 1), ("C", 1, 2)), "$.profiles[0].events[1]"),
-        (speedscope(("C", 0, 1)), "$.profiles[0].events[0]"),
-        (speedscope(("O", 5, 1)), "no frame 5 - at `$.profiles[0].events[0].frame`"),
-        (speedscope(("O", 0, 3), ("C", 0, 2)), "time goes back from 3 to 2 ns - at `$.profiles[0].events[1].at`"),
-        (speedscope(("O", 0, 3)), "'a' is opened and never closed"),
+        (speedscope(("P", 0, 1)), "Invalid enum value 'P' - at `$.profiles[0].events[0].type`"),
+        (speedscope(("O", "a", 1)), "at `$.profiles[0].events[0].frame`"),
         (speedscope(unit="bytes"), "the unit 'bytes' is no time"),
         (speedscope(kind="sampled"), "only evented profiles are read"),
     ],
@@ -457,6 +476,73 @@ def test_broken_speedscope_says_where(data, said):
     with pytest.raises(tl.FormatError) as caught:
         read(data)
     assert said in caught.value.diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("marks", "skipped"),
+    [
+        ([("O", 1, 5)], {"that begin and never end": 1}),
+        ([("C", 0, 5)], {"that end and never begin": 1}),
+        ([("O", 5, 5), ("C", -1, 6)], {"of a frame that is not in the file": 2}),
+        ([("O", 1, 3), ("C", 1, 5)], {"whose time goes back": 1, "that end and never begin": 1}),
+        ([("O", 1, 5), ("C", 1, float("nan")), ("?", 0, 6)], {"without a time": 1, "that are no events": 1, "that begin and never end": 1}),
+        ([("O", 1, 1e300)], {"with a time out of range": 1}),
+    ],
+)  # fmt: skip
+def test_what_can_be_read_of_speedscope_is_read_and_the_rest_counted(marks, skipped):
+    good = [("O", 0, 1), ("C", 0, 4)]
+    trace = read(speedscope(*good, *marks))
+    assert (facts(trace), trace.skipped) == ([("a", 1, 4, "p")], skipped)
+    assert f", {sum(skipped.values())} event" in str(trace)
+    assert len(read(speedscope(marks[0]))) == 0
+
+
+def test_a_frame_that_is_never_closed_ends_with_what_is_around_it_in_no_time():
+    trace = read(speedscope(("O", 0, 1), ("O", 1, 2), ("O", 1, 3), ("C", 1, 4), ("C", 0, 5)))
+    assert (facts(trace), trace.skipped) == ([("a", 1, 5, "p"), ("b", 3, 4, "p")], {"that begin and never end": 1})
+    trace = read(speedscope(*[("O", 0, n) for n in range(50_000)], *[("C", 1, 50_000)] * 50_000))
+    assert trace.skipped == {"that end and never begin": 50_000, "that begin and never end": 50_000}
+
+
+def rust(duration, **more):
+    entry = {
+        "step": 0,
+        "operation": "a",
+        "input_shapes": [],
+        "output_shape": [2],
+        "output_elements": 2,
+        "memory_bytes": 8,
+    }
+    return json.dumps(entry | {"duration_us": duration} | more)
+
+
+@pytest.mark.parametrize(
+    ("broken", "skipped"),
+    [
+        (rust(float("nan")), {"without a duration": 1}),
+        (rust(None), {"without a duration": 1}),
+        (rust(-1), {"without a duration": 1}),
+        (rust(1e300), {"with a time out of range": 1}),
+        (rust(1, step=-1), {"that are no events": 1}),
+        ("{}", {"that are no events": 1}),
+    ],
+)
+@pytest.mark.parametrize("total", ["3.5", "NaN"])
+def test_what_can_be_read_of_recorded_traces_is_read_and_the_rest_counted(broken, skipped, total):
+    text = f'{{"entries": [{rust(1.5)}, {broken}, {rust(2)}], "total_duration_us": {total}, "metadata": {{}}}}'
+    trace = read(text.encode())
+    assert ([(e.start_ns, e.end_ns) for e in trace.events()], trace.skipped) == ([(0, 1500), (1500, 3500)], skipped)
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [("main;a 3\njunk\nmain;b 4\n", 1), ("main;a 3\nmain;b 4\nmain;c", 1), ("main;a 3\nmain;b 4\nmain;c 1e3\n", 1),
+     ("main;a 3\nmain;b 4\nx 1" + "0" * 25 + "\n", 1), ("main;a 3\nmain;b 4", 0)],
+)  # fmt: skip
+def test_what_can_be_read_of_stacks_is_read_and_the_rest_counted(text, skipped):
+    trace = read(text.encode())
+    assert {r.name: r.self_ns for r in totals(trace)} == {"a": 3, "b": 4, "main": 0}
+    assert trace.skipped == ({"that are no stacks": 1} if skipped else {})
 
 
 def test_missing_and_cut_files(tmp_path):

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from lanes import lanes, own_times
 
 import tensorlogic as tl
+from tensorlogic.observe import tracks as tracks_module
 from tensorlogic.observe.analyze import frame_name
 from tensorlogic.observe.compare_traces import totals
 from tensorlogic.observe.trace import Trace, TraceEvent
 from tensorlogic.observe.trace_export import EXACT, SPEEDSCOPE, clean, to_chrome, to_collapsed, to_speedscope
-from tensorlogic.observe.tracks import tracks
+from tensorlogic.observe.tracks import SLACK_NS, Track, first_fit, tracks
 
 
 def micro(ns: int) -> float | Decimal:
@@ -199,6 +200,79 @@ def test_steps_are_said_once_and_nothing_nests_where_they_follow_each_other(real
     (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))
     assert inner.around.tolist() == [-1, 0]
     assert inner.own().tolist() == [5, 4]
+
+
+def one_track_after_the_other(starts: list[int], ends: list[int]) -> list[int]:
+    """Return what :func:`first_fit` does, by going through the events that are left once for each track."""
+    number, rest, track = [0] * len(starts), list(range(len(starts))), 0
+    while rest:
+        others, stack = [], list[int]()
+        for n in rest:
+            while stack and stack[-1] <= starts[n]:
+                stack.pop()
+            if stack and ends[n] > stack[-1] + SLACK_NS:
+                others.append(n)
+            else:
+                stack.append(min([ends[n], *stack[-1:]]))
+                number[n] = track
+        rest, track = others, track + 1
+    return number
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 30)), max_size=40),
+    st.sampled_from([1, 100, 700, 10**6, 10**25]),
+)
+def test_events_that_overlap_are_on_the_first_track_that_takes_them(times, scale):
+    times = sorted(((start * scale, (start + took) * scale) for start, took in times), key=lambda t: (t[0], -t[1]))
+    starts, ends = [start for start, _ in times], [end for _, end in times]
+    assert first_fit(starts, ends) == one_track_after_the_other(starts, ends)
+
+
+def counted(name: str) -> Any:
+    def compare(one: Counting, other: object) -> Any:
+        Counting.compared += 1
+        return getattr(int, name)(one, other)
+
+    return compare
+
+
+class Counting(int):
+    """A number that counts how often such are compared."""
+
+    compared = 0
+    __lt__, __le__, __gt__, __ge__, __eq__ = map(counted, ("__lt__", "__le__", "__gt__", "__ge__", "__eq__"))
+    __hash__ = int.__hash__
+
+    def __add__(self, other: int) -> Counting:
+        return Counting(int(self) + other)
+
+
+@pytest.mark.parametrize("step", [1, 10, SLACK_NS])
+def test_many_events_that_all_overlap_take_little_work(step, monkeypatch):
+    n = 4000
+    starts, ends = ([Counting((k + more) * step) for k in range(n)] for more in (0, n))
+    Counting.compared = 0
+    number = first_fit(starts, ends)
+    assert max(number) + 1 == -(-n // (SLACK_NS // step + 1))
+    assert Counting.compared < 60 * n  # by going through the rest for each track up to 4 million
+    trace = Trace([TraceEvent("a", "step", int(s), int(e), 1) for s, e in zip(starts, ends, strict=True)])
+    placed, nest = [], tracks_module._nest
+    monkeypatch.setattr(tracks_module, "_nest", lambda *given: placed.append(len(given[1])) or nest(*given))
+    found = tracks(trace)
+    assert (sum(len(track.row) for track in found), sum(placed) <= 2 * n) == (n, True)
+    assert [track.name for track in found[:3]] == ["thread 1", "thread 1 (2)", "thread 1 (3)"][: len(found)]
+
+
+def test_events_inside_of_many_are_not_sought_among_all_of_them():
+    n = 3000
+    (track,) = tracks(Trace([TraceEvent(f"op{k}", "step", k, 10 * n - k, 1) for k in range(n)]))
+    groups = np.array([Counting(k) for k in [*range(n - 1), 0]], object)
+    Counting.compared = 0
+    alone = Track.outermost(track, groups)
+    assert alone.tolist() == [True] * (n - 1) + [False]
+    assert Counting.compared < 10 * n
 
 
 def test_an_empty_trace():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -300,6 +301,12 @@ def test_a_spoilt_or_foreign_entry_of_a_cache_is_made_anew(tmp_path):
     spoilt.write_text(spoilt.read_text(encoding="utf-8").replace("0.5", "0.7"))
     with pytest.warns(tl.CacheWarning, match="is not the graph that was saved"):
         assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+    spoilt.write_bytes(spoilt.read_bytes()[:100])
+    with pytest.warns(tl.CacheWarning, match=f"not JSON: .*, in {re.escape(str(spoilt))}:3:"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+    spoilt.write_text("{}")
+    with pytest.warns(tl.CacheWarning, match=f"this JSON is not a graph.*, in {re.escape(str(spoilt))}$"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
     shutil.rmtree(tmp_path / keys[0].digest)
     shutil.copytree(tmp_path / keys[1].digest, tmp_path / keys[0].digest)
     with pytest.warns(tl.CacheWarning, match="holds another graph"):
@@ -318,6 +325,32 @@ def test_sizes_of_dead_code_may_be_given(tmp_path):
         np.testing.assert_array_equal(each(inputs, sizes=sizes)["z"], [2, 2])
     with pytest.raises(tl.InputError, match="no size"):
         compiled(inputs, sizes={"other": 3})
+
+
+def test_sizes_of_dead_code_may_be_given_when_a_graph_is_compiled():
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", ("n",))
+    b.iota("k")
+    graph = b.build(y=b.relu(x))
+    ex, sizes, inputs = tl.Executor(), {"k": 3, "n": 5}, {"x": np.ones(5, "f4")}
+    np.testing.assert_array_equal(ex.execute(graph, inputs, sizes=sizes)["y"], np.ones(5))
+    for compiled in (
+        ex.compile_graph(graph, sizes=sizes),
+        tl.GraphCompiler().compile(graph, sizes=sizes),
+        ex.compile_graph(graph, sizes={"k": 3}, example=inputs),
+    ):
+        assert len(compiled.plans()) == 1
+        np.testing.assert_array_equal(compiled(inputs, sizes=sizes)["y"], np.ones(5))
+        for refused in (
+            lambda: ex.execute(graph, inputs, sizes={"m": 3}),
+            lambda c=compiled: c(inputs, sizes={"m": 3}),
+            lambda: ex.compile_graph(graph, sizes={"m": 3}),
+        ):
+            with pytest.raises(tl.InputError, match="the graph has no size 'm'") as caught:
+                refused()
+            assert caught.value.diagnostic.suggestions == ("known: 'k', 'n'",)
+    with pytest.raises(tl.InputError, match="the plan needs the size 'n'"):
+        ex.compile_graph(graph, sizes={"k": 3})
 
 
 def test_what_runs_is_not_pickled():

@@ -1,5 +1,7 @@
 """Optimizers beside the same formulas in plain NumPy, float64."""
 
+import pickle
+
 import numpy as np
 import pytest
 from by_hand import EVERY, RATE, adamw
@@ -91,3 +93,35 @@ def test_json_and_back(name):
     made = tl.optim.OPTIMIZERS[name](tl.optim.warmup(tl.optim.cosine(0.1, steps=9), steps=3))
     again = tl.optim.from_json(tl.optim.to_json(made))
     assert again == made and again.rate(5) == made.rate(5)
+
+
+RATES = {
+    "constant": tl.optim.constant(0.1),
+    "step_decay": tl.optim.step_decay(0.1, every=3),
+    "cosine": tl.optim.cosine(0.1, steps=9),
+    "warmup": tl.optim.warmup(tl.optim.cosine(0.1, steps=9), steps=3),
+    "one_cycle": tl.optim.one_cycle(0.1, steps=9),
+    "plateau": tl.optim.plateau(0.1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(tl.optim.SCHEDULES))
+def test_schedules_can_be_pickled(name):
+    again = pickle.loads(pickle.dumps(RATES[name]))
+    assert again == RATES[name]
+    if name != "plateau":
+        assert [again(n) for n in range(12)] == [RATES[name](n) for n in range(12)]
+
+
+@pytest.mark.parametrize("name", sorted(tl.optim.OPTIMIZERS))
+def test_optimizers_can_be_pickled(name):
+    made = tl.optim.OPTIMIZERS[name](RATES["warmup"])
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made
+    steps = []
+    for each in (made, again):
+        b = tl.GraphBuilder()
+        w, g, rate, t = b.input("w", (3,), "float32"), b.input("g", (3,), "float32"), b.literal(0.1), b.literal(1)
+        after, kept = each.update(b, w, g, {slot: b.input(slot, (3,), "float32") for slot in each.slots}, rate, t)
+        steps.append(b.build(w=after, **{f"next_{slot}": value for slot, value in kept.items()}))
+    assert steps[0] == steps[1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller, value_text
-from ..errors import GraphError, ShapeError, expect, expect_known, nearest
+from ..errors import GraphError, ShapeError, expect, expect_known, expect_text, nearest
 from . import ops
 from .check import check_structure
 from .graph import MAX_BODY_DEPTH, Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
@@ -23,7 +23,7 @@ from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
 from .type_rules import node_types
-from .types import Array, Equality, TensorShape, TensorType, dtype_name, plain_array
+from .types import INTEGERS, Array, Equality, TensorShape, TensorType, dtype_name, plain_array, too_large
 from .types import Scope as TypeScope
 
 
@@ -62,6 +62,7 @@ class GraphBuilder(Layers[Tensor]):
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {name!r}", code="E301")
+        expect_text("the name of an input", name)
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
             hint = f"write {_tuple_text(shape)}"
             raise GraphError(
@@ -243,6 +244,8 @@ class GraphBuilder(Layers[Tensor]):
         noted: list[Equality] = []  # checked when the finished graph is bound
         asked = TypeScope(index, partial(node_name, scope.nodes), args, noted)
         types = node_types(op, [scope.types[a] for a in args], asked)
+        if isinstance(op, ops.Elementwise):
+            _check_integers(types[0].dtype, [scope.nodes[a].op for a in args])
         scope.nodes.append(Node(op, args, () if place is None else (place,)))
         scope.types.append(types)
         if self.intern:
@@ -262,6 +265,7 @@ class GraphBuilder(Layers[Tensor]):
         pairs = []
         for name, tensor in wanted.items():
             expect(name, str, "an output is named by text", hint)
+            expect_text("the name of an output", name)
             expect(tensor, Tensor, f"output {name!r} must be a tensor", "wrap an array with b.constant(array)")
             pairs.append((name, self._operand(tensor)))
         if not self.intern:
@@ -395,6 +399,16 @@ class GraphBuilder(Layers[Tensor]):
         op = Cond(_with_inputs(a, reads_a, union), _with_inputs(c, reads_c, union))
         results = self.apply_many(op, condition, *union)
         return results[0] if len(results) == 1 else results
+
+
+def _check_integers(dtype: str | None, operands: Sequence[Op]) -> None:
+    """Refuse to compute with integers that fit neither 64 bits nor the result; comparing with them is fine."""
+    for op in operands if dtype in INTEGERS else ():
+        if isinstance(op, ops.Literal) and op.kind == "int" and len(op.text) > 18:
+            assert dtype is not None
+            bounds = np.iinfo(dtype)
+            if not (-(2**63) <= op.value < 2**63 or bounds.min <= op.value <= bounds.max):
+                raise too_large(int(op.value), dtype)
 
 
 def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") -> None:

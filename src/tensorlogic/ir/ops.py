@@ -11,9 +11,8 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from ..errors import DTypeError
 from .sizes import Dim
-from .types import Array, dtype_name, frozen_copy, scalar_dtype
+from .types import Array, dtype_name, frozen_copy, scalar_dtype, too_large
 
 
 class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True, omit_defaults=True):
@@ -88,8 +87,7 @@ class Literal(Op, frozen=True, tag="literal"):
         """Make the literal of a Python scalar."""
         exact = {"bool": bool, "int64": int, "float64": float}[scalar_dtype(value)](value)  # subclasses print otherwise
         if isinstance(exact, int) and abs(exact) >> 1024:
-            hint = "write inf, or a smaller number"
-            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", hint, code="E124")
+            raise too_large(exact)
         return cls(type(exact).__name__, repr(exact))
 
     @property

@@ -183,10 +183,26 @@ def number_array(value: object) -> Array:
 def frozen_copy(value: object) -> Array:
     """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
     array = plain_array(value)
+    if array.dtype == object:
+        for element in array.flat:
+            if isinstance(element, int) and not -(2**63) <= element < 2**64:
+                raise too_large(element)
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)
     return copy
+
+
+def too_large(value: int, dtype: str = "64 bits") -> DTypeError:
+    """Return the error of an integer that no array can hold, or none of a dtype.
+
+    >>> print(too_large(2**64).diagnostic.message)
+    the integer 18446744073709551616 does not fit 64 bits
+    """
+    if abs(value) >> 1024:
+        hint = "write inf, or a smaller number"
+        return DTypeError("an integer of more than 1024 bits is beyond every dtype", hint, code="E124")
+    return DTypeError(f"the integer {value} does not fit {dtype}", "write a float, such as 1e20", code="E124")
 
 
 def frozen(value: Array) -> Array:

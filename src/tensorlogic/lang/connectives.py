@@ -7,7 +7,7 @@ from functools import partial, reduce
 from typing import Any
 
 from ..diagnostics import value_text
-from ..errors import GraphError
+from ..errors import GraphError, expect_text
 from .expr import Term, TLExpr, as_expr, as_scalar, as_term, binary
 
 
@@ -34,6 +34,7 @@ def pred(name: str, *terms: Any) -> TLExpr:
     """
     if not isinstance(name, str) or not name:
         raise GraphError(f"a predicate needs a name, got {name!r}", code="E601")
+    expect_text("the name of a predicate", name)
     return TLExpr("pred", name=name, terms=tuple(as_term(t) for t in terms))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import force_setattr
 
 from ..diagnostics import SourceLocation, caller, value_text
-from ..errors import GraphError
+from ..errors import GraphError, expect_text
 
 CONNECTIVES = ("and", "or", "imply", "iff", "xor")
 QUANTIFIERS = ("exists", "forall")
@@ -44,12 +44,15 @@ class Term(NamedTuple):
             raise GraphError(f"a variable needs a name, which is one word, got {name!r}", hint, code="E601")
         if domain is not None and (not isinstance(domain, str) or not domain):
             raise GraphError(f"the domain of variable {name!r} needs a name, got {domain!r}", code="E601")
+        if domain is not None:
+            expect_text("the name of a domain", domain)
         return cls(name, True, domain)
 
     @classmethod
     def const(cls, value: str | int) -> Term:
         """Make a constant: a name of the domain, or a number of one that is given by its size."""
         if isinstance(value, str):
+            expect_text("the name", value)
             return cls(str(value), False)
         try:
             if not isinstance(value, bool | np.bool_) and (number := operator.index(value)).bit_length() < 4096:

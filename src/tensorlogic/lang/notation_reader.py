@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
-from ..diagnostics import SourceLocation
+from ..diagnostics import SourceLocation, clean
 from ..errors import FormatError, GraphError, nearest
 from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, QUANTIFIERS, Term, TLExpr
 from .notation import ASCII, BINDS, CALLS, RIGHT, UNICODE, WORDS
@@ -108,6 +108,11 @@ class _Reader:
 
     def _tokens(self) -> list[Token]:
         found: list[Token] = []
+        if clean(self.text) != self.text:
+            half = next(n for n, sign in enumerate(self.text) if clean(sign) != sign)
+            place, source = self.line_of(half)
+            message = "the text has half of a surrogate pair, which is no text"
+            raise FormatError(message, "give text that UTF-8 can hold", code="E231", location=place, source=source)
         position, end = 0, len(self.text.rstrip())
         while position < end:
             match = _TOKEN.match(self.text, position)
@@ -122,9 +127,13 @@ class _Reader:
         return found
 
     def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
-        place = self.place(at).with_file("<expression>")
-        source = self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
+        place, source = self.line_of(at)
         raise FormatError(f"cannot read the expression: {reason}", *hints, code="E603", location=place, source=source)
+
+    def line_of(self, at: int) -> tuple[SourceLocation, str]:
+        """Return a place in the text, and the line that it is on."""
+        place = self.place(at).with_file("<expression>")
+        return place, self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
 
     def place(self, at: int) -> SourceLocation:
         line = bisect_right(self.starts, at)

@@ -249,8 +249,9 @@ def emptiness(trace: Trace) -> str | None:
     if len(trace):
         return None
     others = 0 if trace.chrome is None else len(trace.chrome.others)
-    only = f"only {counted(others, 'event')} without a duration, such as counters"
-    return only if others else "there is nothing in this trace"
+    if others:
+        return f"only {counted(others, 'event')} without a duration, such as counters"
+    return "nothing in this trace can be read" if trace.skipped else "there is nothing in this trace"
 
 
 def lengths(trace: Trace, self_ns: int) -> str:

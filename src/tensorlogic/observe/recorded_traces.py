@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import FormatError, InputError, expect
+from ..ir.sizes import integer
 from .columns import Groups, Names, longest
 
 AT_ONCE = 1000  # entries built together while all are gone through
@@ -48,6 +49,7 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
 
     def with_input_shapes(self, shapes: Iterable[Iterable[int]]) -> RecordedTraceEntry:
         """Say the shapes of its operands."""
+        expect(shapes, Iterable, "the shapes of operands are a sequence of shapes", "write [[2, 3], [3, 4]]")
         self.input_shapes = [_shape(s) for s in shapes]
         return self
 
@@ -55,7 +57,7 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
         """Say the shape of its result, and with it elements and bytes; a scalar has one element."""
         self.output_shape = _shape(shape)
         self.output_elements = math.prod(self.output_shape)
-        self.memory_bytes = self.output_elements * itemsize
+        self.memory_bytes = self.output_elements * integer(itemsize, "the itemsize of a dtype")
         return self
 
     def with_duration(self, duration: timedelta | np.timedelta64) -> RecordedTraceEntry:
@@ -78,7 +80,10 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
 
 
 def _shape(dims: Iterable[int]) -> Shape:
-    shape = tuple(int(d) for d in dims)
+    if isinstance(dims, str | bytes):
+        raise InputError(f"a shape is a sequence of sizes, got {dims!r}", "write [2, 3]", code="E301")
+    expect(dims, Iterable, "a shape is a sequence of sizes", "write [2, 3]")
+    shape = tuple(integer(d, "a size of a shape") for d in dims)
     if any(d < 0 for d in shape):
         raise InputError(f"a shape cannot have negative sizes, got {list(shape)}", code="E722")
     return shape

@@ -103,7 +103,7 @@ def load(path: str | Path) -> Trace:
         if data[:2] == b"\x1f\x8b":
             data, damage = _unpacked(data)
         trace = read(data, damage)
-        if damage and not len(trace) and not (trace.chrome and trace.chrome.others):
+        if damage and not (len(trace) or trace.skipped or (trace.chrome and trace.chrome.others)):
             raise FormatError("it holds nothing")
         return trace
     except FormatError as error:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from heapq import heappop, heappush
+from itertools import chain
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,29 +40,95 @@ class Track(NamedTuple):
 
     def outermost(self, group: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Tell of each event whether no event around it is of the same group."""
-        alone = np.ones(len(group), bool)
-        if self.depth.any():
-            around: list[int] = []
-            for n, (own, depth) in enumerate(zip(group.tolist(), self.depth.tolist(), strict=True)):
-                del around[depth:]
-                alone[n] = own not in around
-                around.append(own)
-        return alone
+        if not self.depth.any():
+            return np.ones(len(group), bool)
+        alone: list[bool] = []
+        around: list[int] = []
+        count: Counter[int] = Counter()  # how often each group is among those around
+        for own, depth in zip(group.tolist(), self.depth.tolist(), strict=True):
+            while len(around) > depth:
+                count[around.pop()] -= 1
+            alone.append(not count[own])
+            around.append(own)
+            count[own] += 1
+        return np.array(alone, bool)
 
 
 def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
     """Return the threads of a trace, or of some of its events; those that overlap without nesting get a track of their own."""
     events = trace.columns() if events is None else events
     rows: list[Track] = []
-    places = [np.flatnonzero(events.thread == number) for number in range(len(events.threads))]
-    for rest in sorted((own for own in places if len(own)), key=lambda own: int(own[0])):
-        thread = events.threads[events.thread[rest[0]]]
-        name, count = trace.thread_name(thread), 0
-        while len(rest):
-            count += 1
-            track, rest = _nest(events, rest, name if count == 1 else f"{name} ({count})", thread)
-            rows.append(track)
+    places = _places(events.thread, len(events.threads))
+    for own in sorted((own for own in places if len(own)), key=lambda own: int(own[0])):
+        thread = events.threads[events.thread[own[0]]]
+        name = trace.thread_name(thread)
+        track, others = _nest(events, own, name, thread)
+        rows.append(track)
+        if len(others):
+            number = np.array(first_fit(events.start[others].tolist(), events.end[others].tolist()), np.intp)
+            for n, fitting in enumerate(_places(number, int(number.max()) + 1)):
+                rows.append(_nest(events, others[fitting], f"{name} ({n + 2})", thread)[0])
     return rows
+
+
+def _places(number: NDArray[np.intp], count: int) -> list[NDArray[np.intp]]:
+    """Return the places in a column that hold each of the numbers below ``count``."""
+    return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number, minlength=count))[:-1])
+
+
+def first_fit(starts: list[int], ends: list[int]) -> list[int]:
+    """Return the track of each event, in order of their start: the first on which it nests in what is open there.
+
+    >>> first_fit([0, 5_000, 6_000, 20_000], [10_000, 15_000, 9_000, 30_000])
+    [0, 1, 0, 0]
+    """
+    number: list[int] = []
+    stacks: list[list[int]] = []  # the ends of what is open on each track
+    closing: list[tuple[int, int]] = []  # the same of all tracks, each with its track, as a heap
+    room = _Room()
+    for start, end in zip(starts, ends, strict=True):
+        while closing and closing[0][0] <= start:
+            _, track = heappop(closing)
+            stack = stacks[track]
+            stack.pop()
+            room.set(track, stack[-1] + SLACK_NS if stack else inf)
+        track = room.first(end)
+        if track == len(stacks):
+            stacks.append([])
+        stack = stacks[track]
+        stack.append(min(end, stack[-1]) if stack else end)
+        heappush(closing, (stack[-1], track))
+        room.set(track, stack[-1] + SLACK_NS)
+        number.append(track)
+    return number
+
+
+class _Room:
+    """Up to when an event may run on each of many tracks: a tree whose every node has the most of those below it."""
+
+    def __init__(self) -> None:
+        self._size, self._most = 1, [inf, inf]  # the root is at 1, and what is below a node at twice its place
+
+    def set(self, track: int, until: float) -> None:
+        """Say up to when an event may run on a track."""
+        node, most = self._size + track, self._most
+        most[node] = until
+        while node > 1:
+            node //= 2
+            most[node] = max(most[2 * node], most[2 * node + 1])
+
+    def first(self, end: int) -> int:
+        """Return the first track on which an event may run up to an end."""
+        if self._most[1] < end:  # on none so far
+            levels, level = [], self._most[self._size :] + [inf] * self._size
+            while level:
+                levels.append(level)
+                level = [max(pair) for pair in zip(level[::2], level[1::2], strict=False)]
+            self._size, self._most = 2 * self._size, [inf, *chain.from_iterable(reversed(levels))]
+        node = 1
+        while node < self._size:
+            node = 2 * node + (self._most[2 * node] < end)
+        return node - self._size
 
 
 def self_times(trace: Trace, events: EventColumns, several: list[Track] | None = None) -> NDArray[Any]:

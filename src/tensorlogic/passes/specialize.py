@@ -120,6 +120,9 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                 origin = owner.setdefault(declared, f"axis {axis} of input {name!r}")
                 if known != actual:
                     why = f"size {declared!r} is {known} by {origin}, but axis {axis} of input {name!r} is {actual}"
+                    if origin == "sizes=":  # another shape of the array would not help
+                        hint = f"leave {declared!r} out of sizes=, or give {name!r} with {known} along axis {axis}"
+                        raise ShapeError(f"input {name!r} does not fit: {why}", hint, code="E001")
                     raise misfit(name, op.shape, shape, why)
             else:
                 later.append((name, axis, declared, actual))
@@ -264,8 +267,10 @@ def known_inputs(
     return Known(types, known, assumed, tuple(unranked))
 
 
-def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """Return sizes by name, each of which the graph has."""
+def checked_sizes(
+    graph: EinsumGraph, sizes: Mapping[str, int] | None, unused: frozenset[str] = frozenset()
+) -> Mapping[str, int] | None:
+    """Return sizes by name, each of which the graph has, or had before passes left its ``unused`` ones out."""
     if sizes is None:
         return None
     if type(sizes) is not dict:
@@ -275,7 +280,7 @@ def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mappin
             raise InputError(
                 f"sizes= must map names to integers, got {value_text(name)}: {value_text(value)}", code="E301"
             )
-        expect_known("the graph has no size", [name], graph.size_names, "E304")
+        expect_known("the graph has no size", [name], graph.size_names | unused, "E304")
     return sizes
 
 

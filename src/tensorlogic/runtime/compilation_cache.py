@@ -132,7 +132,11 @@ class CompilationCache:
         except (TensorLogicError, OSError) as error:
             if not place.exists():
                 return None  # another process needed the room
-            why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
+            why, where = str(error), str(place)
+            if isinstance(error, TensorLogicError):
+                why, where = error.diagnostic.message, where if error.guessed else str(error.diagnostic.location)
+            if str(place) not in why:
+                why = f"{why}, in {where}"
             warnings.warn(f"a saved graph cannot be used and is compiled again: {why}", CacheWarning, stacklevel=2)
             return None  # what is there goes when the new one is kept
         self._entries.put(key, loaded)

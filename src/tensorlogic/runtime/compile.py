@@ -90,22 +90,20 @@ class CompiledGraph:
 
     def __call__(self, inputs: Inputs | None = None, *, sizes: Sizes = None, out: Inputs | None = None) -> Outputs:
         """Run it."""
-        known = None if sizes is None else self._sizes(sizes)
+        known = None if sizes is None else self.own_sizes(sizes)
         return self.executor.execute(self.optimized, inputs, sizes=known, out=out)
 
-    def _sizes(self, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    def own_sizes(self, sizes: Sizes) -> Sizes:
         """Leave out sizes that only dead code had: whoever gives them to the graph may give them here too."""
-        if sizes is None or not isinstance(sizes, Mapping):
-            return sizes
-        missing_sizes = self.size_names - self.optimized.size_names
-        return {name: size for name, size in sizes.items() if name not in missing_sizes} or None
+        known = checked_sizes(self.optimized, sizes, self.size_names) or {}
+        return {name: size for name, size in known.items() if name in self.optimized.size_names} or None
 
     def __reduce__(self) -> NoReturn:
         raise not_pickled("A compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")
 
     def plan(self, inputs: Inputs | None = None, *, sizes: Sizes = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""
-        return self.executor.plan(self.optimized, inputs, sizes=self._sizes(sizes))
+        return self.executor.plan(self.optimized, inputs, sizes=self.own_sizes(sizes))
 
     def plans(self) -> list[ExecutionPlan]:
         """Return the plans that are ready."""
@@ -201,18 +199,19 @@ def compile_for(
     stats = CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
     optimized = own.programs.optimized = done.graph.with_scores(graph.scores) if graph.scores else done.graph
     compiled = CompiledGraph(optimized, own, stats, graph.digest, graph.size_names)
+    known = compiled.own_sizes(sizes)
     if example is not None:
         names, values = own.arrays(optimized, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        own.programs.prepare(optimized, types, checked_sizes(optimized, sizes), values)
+        own.programs.prepare(optimized, types, known, values)
     elif sizes is not None or not (
         graph.size_names or any(None in graph.type_of(i)[:2] for i in graph.inputs.values())
     ):
-        types = input_types(optimized, None, checked_sizes(optimized, sizes), what="plan")
-        if sized_by_inputs(graph):
-            own.programs.prepare(optimized, types, sizes)
+        types = input_types(optimized, None, known, what="plan")
+        if sized_by_inputs(optimized):
+            own.programs.prepare(optimized, types, known)
         else:
-            own.programs.plan(optimized, types, sizes)  # what is wrong with it is said now
+            own.programs.plan(optimized, types, known)  # what is wrong with it is said now
     return compiled
 
 

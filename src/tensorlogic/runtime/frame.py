@@ -245,6 +245,10 @@ def placed(error: TensorLogicError, step: Step) -> TensorLogicError:
 def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:
     """Return the error that names the step that failed, and its operands."""
     operands = [f"{getattr(v, 'dtype', type(v).__name__)} {getattr(v, 'shape', '')}".strip() for v in values]
-    found = NodeExecutionDiagnostic.create(step.node, describe(step.op), str(error) or type(error).__name__, operands)
+    reason = str(error) or type(error).__name__
+    if isinstance(error, OverflowError):  # NumPy does not say of which number
+        large = [v for v in values if isinstance(v, int) and not -(2**63) <= v < 2**63]
+        reason = f"the integer {large[0]} is too large" if large else reason
+    found = NodeExecutionDiagnostic.create(step.node, describe(step.op), reason, operands)
     kind = OutOfMemoryError if isinstance(error, MemoryError) else ExecutionError
     return kind.of(found if step.location is None else found.with_location(step.location))

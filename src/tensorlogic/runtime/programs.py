@@ -57,7 +57,7 @@ class Programs:
         flops_limit: int | None = None,
         bound: int = 256,
     ) -> None:
-        expect_whole("threads", threads, 1)
+        expect_whole("threads", threads, 1, most=1024)
         expect(wrap, Sequence, "wrap= is a list of wrappers", "write wrap=[wrapper]")
         for wrapper in wrap:
             expect(wrapper, Callable, "a wrapper is a function of a call", "write wrap=[lambda call: call]")  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import InputError, expect
@@ -72,11 +73,14 @@ def sgd(rate: Rate = 0.01, *, weight_decay: float = 0.0) -> Optimizer:
     >>> sgd(0.1)
     sgd(rate=0.1, weight_decay=0.0)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        return w - rate * _decayed(w, g, weight_decay), {}
-
+    update = partial(_sgd, weight_decay)
     return _optimizer("sgd", rate, (), update, weight_decay=weight_decay)
+
+
+def _sgd(
+    weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    return w - rate * _decayed(w, g, weight_decay), {}
 
 
 def momentum(rate: Rate = 0.01, *, decay: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
@@ -85,12 +89,15 @@ def momentum(rate: Rate = 0.01, *, decay: float = 0.9, weight_decay: float = 0.0
     >>> momentum(0.1).slots
     ('speed',)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        speed = decay * state["speed"] + _decayed(w, g, weight_decay)
-        return w - rate * speed, {"speed": speed}
-
+    update = partial(_momentum, decay, weight_decay)
     return _optimizer("momentum", rate, ("speed",), update, decay=decay, weight_decay=weight_decay)
+
+
+def _momentum(
+    decay: float, weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    speed = decay * state["speed"] + _decayed(w, g, weight_decay)
+    return w - rate * speed, {"speed": speed}
 
 
 def nesterov(rate: Rate = 0.01, *, decay: float = 0.9, weight_decay: float = 0.0) -> Optimizer:
@@ -99,13 +106,16 @@ def nesterov(rate: Rate = 0.01, *, decay: float = 0.9, weight_decay: float = 0.0
     >>> nesterov(0.1).slots
     ('speed',)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        slope = _decayed(w, g, weight_decay)
-        speed = decay * state["speed"] + slope
-        return w - rate * (slope + decay * speed), {"speed": speed}
-
+    update = partial(_nesterov, decay, weight_decay)
     return _optimizer("nesterov", rate, ("speed",), update, decay=decay, weight_decay=weight_decay)
+
+
+def _nesterov(
+    decay: float, weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    slope = _decayed(w, g, weight_decay)
+    speed = decay * state["speed"] + slope
+    return w - rate * (slope + decay * speed), {"speed": speed}
 
 
 def adam(rate: Rate = 1e-3, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Optimizer:
@@ -114,7 +124,7 @@ def adam(rate: Rate = 1e-3, *, b1: float = 0.9, b2: float = 0.999, eps: float = 
     >>> adam().slots
     ('mean', 'square')
     """
-    return _optimizer("adam", rate, ("mean", "square"), _adam(b1, b2, eps, 0.0), b1=b1, b2=b2, eps=eps)
+    return _optimizer("adam", rate, ("mean", "square"), partial(_adam, b1, b2, eps, 0.0), b1=b1, b2=b2, eps=eps)
 
 
 def adamw(
@@ -125,22 +135,30 @@ def adamw(
     >>> adamw(weight_decay=0.1)
     adamw(rate=0.001, b1=0.9, b2=0.999, eps=1e-08, weight_decay=0.1)
     """
-    update = _adam(b1, b2, eps, weight_decay)
+    update = partial(_adam, b1, b2, eps, weight_decay)
     return _optimizer("adamw", rate, ("mean", "square"), update, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)
 
 
-def _adam(b1: float, b2: float, eps: float, weight_decay: float) -> Update:
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        mean = b1 * state["mean"] + (1 - b1) * g
-        square = b2 * state["square"] + (1 - b2) * b.square(g)
-        count = b.cast(t, "float64")  # in float32 a power so near to 1 would leave few digits of what it lacks to 1
-        root = b.cast(b.sqrt(1 - b.power(b2, count)), w.dtype)  # scalars: what the means lack after t steps
-        size = rate * root / b.cast(1 - b.power(b1, count), w.dtype)
-        step = size * mean / (b.sqrt(square) + eps * root)
-        shrunk = w - rate * weight_decay * w if weight_decay else w
-        return shrunk - step, {"mean": mean, "square": square}
-
-    return update
+def _adam(
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    b: Any,
+    w: Tensor,
+    g: Tensor,
+    state: State,
+    rate: Tensor,
+    t: Tensor,
+) -> tuple[Tensor, State]:
+    mean = b1 * state["mean"] + (1 - b1) * g
+    square = b2 * state["square"] + (1 - b2) * b.square(g)
+    count = b.cast(t, "float64")  # in float32 a power so near to 1 would leave few digits of what it lacks to 1
+    root = b.cast(b.sqrt(1 - b.power(b2, count)), w.dtype)  # scalars: what the means lack after t steps
+    size = rate * root / b.cast(1 - b.power(b1, count), w.dtype)
+    step = size * mean / (b.sqrt(square) + eps * root)
+    shrunk = w - rate * weight_decay * w if weight_decay else w
+    return shrunk - step, {"mean": mean, "square": square}
 
 
 def rmsprop(rate: Rate = 1e-2, *, decay: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
@@ -149,13 +167,16 @@ def rmsprop(rate: Rate = 1e-2, *, decay: float = 0.99, eps: float = 1e-8, weight
     >>> rmsprop().slots
     ('square',)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        slope = _decayed(w, g, weight_decay)
-        square = decay * state["square"] + (1 - decay) * b.square(slope)
-        return w - rate * slope / (b.sqrt(square) + eps), {"square": square}
-
+    update = partial(_rmsprop, decay, eps, weight_decay)
     return _optimizer("rmsprop", rate, ("square",), update, decay=decay, eps=eps, weight_decay=weight_decay)
+
+
+def _rmsprop(
+    decay: float, eps: float, weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    slope = _decayed(w, g, weight_decay)
+    square = decay * state["square"] + (1 - decay) * b.square(slope)
+    return w - rate * slope / (b.sqrt(square) + eps), {"square": square}
 
 
 def adagrad(rate: Rate = 1e-2, *, eps: float = 1e-10, weight_decay: float = 0.0) -> Optimizer:
@@ -164,13 +185,16 @@ def adagrad(rate: Rate = 1e-2, *, eps: float = 1e-10, weight_decay: float = 0.0)
     >>> adagrad().slots
     ('square',)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        slope = _decayed(w, g, weight_decay)
-        square = state["square"] + b.square(slope)
-        return w - rate * slope / (b.sqrt(square) + eps), {"square": square}
-
+    update = partial(_adagrad, eps, weight_decay)
     return _optimizer("adagrad", rate, ("square",), update, eps=eps, weight_decay=weight_decay)
+
+
+def _adagrad(
+    eps: float, weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    slope = _decayed(w, g, weight_decay)
+    square = state["square"] + b.square(slope)
+    return w - rate * slope / (b.sqrt(square) + eps), {"square": square}
 
 
 def lion(rate: Rate = 1e-4, *, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.0) -> Optimizer:
@@ -179,13 +203,16 @@ def lion(rate: Rate = 1e-4, *, b1: float = 0.9, b2: float = 0.99, weight_decay: 
     >>> lion().slots
     ('mean',)
     """
-
-    def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
-        direction = b.sign(b1 * state["mean"] + (1 - b1) * g)
-        step = direction + weight_decay * w if weight_decay else direction
-        return w - rate * step, {"mean": b2 * state["mean"] + (1 - b2) * g}
-
+    update = partial(_lion, b1, b2, weight_decay)
     return _optimizer("lion", rate, ("mean",), update, b1=b1, b2=b2, weight_decay=weight_decay)
+
+
+def _lion(
+    b1: float, b2: float, weight_decay: float, b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor
+) -> tuple[Tensor, State]:
+    direction = b.sign(b1 * state["mean"] + (1 - b1) * g)
+    step = direction + weight_decay * w if weight_decay else direction
+    return w - rate * step, {"mean": b2 * state["mean"] + (1 - b2) * g}
 
 
 def custom(update: Update, rate: Rate, *, slots: Sequence[str] = (), name: str = "custom") -> Optimizer:

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..diagnostics import value_text
@@ -104,7 +105,11 @@ def constant(rate: float) -> Schedule:
     >>> constant(0.1)(1000)
     0.1
     """
-    return _schedule("constant", lambda step: rate, rate)
+    return _schedule("constant", partial(_constant, rate), rate)
+
+
+def _constant(rate: float, step: int) -> float:
+    return rate
 
 
 def step_decay(rate: float, *, every: int, factor: float = 0.1) -> Schedule:
@@ -113,7 +118,11 @@ def step_decay(rate: float, *, every: int, factor: float = 0.1) -> Schedule:
     >>> step_decay(1.0, every=10, factor=0.5)(25)
     0.25
     """
-    return _schedule("step_decay", lambda step: rate * factor ** (step // every), rate, every=every, factor=factor)
+    return _schedule("step_decay", partial(_step_decay, rate, every, factor), rate, every=every, factor=factor)
+
+
+def _step_decay(rate: float, every: int, factor: float, step: int) -> float:
+    return rate * factor ** (step // every)
 
 
 def cosine(rate: float, *, steps: int, end: float = 0.0) -> Schedule:
@@ -122,11 +131,11 @@ def cosine(rate: float, *, steps: int, end: float = 0.0) -> Schedule:
     >>> cosine(1.0, steps=100)(50).__round__(6)
     0.5
     """
+    return _schedule("cosine", partial(_cosine, rate, steps, end), rate, steps=steps, end=end)
 
-    def at(step: int) -> float:
-        return end + (rate - end) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
-    return _schedule("cosine", at, rate, steps=steps, end=end)
+def _cosine(rate: float, steps: int, end: float, step: int) -> float:
+    return end + (rate - end) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
 
 def warmup(rate: float | Schedule, *, steps: int) -> Schedule:
@@ -138,11 +147,11 @@ def warmup(rate: float | Schedule, *, steps: int) -> Schedule:
     after = rate if isinstance(rate, Schedule) else constant(rate)
     top = after(0)
     _check_steps(steps)
+    return Schedule("warmup", rate, (("steps", steps),), partial(_warmup, top, steps, after))
 
-    def at(step: int) -> float:
-        return top * ((step + 1) / steps) if step < steps else after(step - steps)
 
-    return Schedule("warmup", rate, (("steps", steps),), at)
+def _warmup(top: float, steps: int, after: Schedule, step: int) -> float:
+    return top * ((step + 1) / steps) if step < steps else after(step - steps)
 
 
 def one_cycle(rate: float, *, steps: int, warm: float = 0.3, start: float = 0.04, end: float = 4e-6) -> Schedule:
@@ -154,12 +163,13 @@ def one_cycle(rate: float, *, steps: int, warm: float = 0.3, start: float = 0.04
     _check_steps(steps)
     check_number("warm", warm, zero=True)
     top = max(1, round(warm * steps))
-
-    def at(step: int) -> float:
-        low, share = (start, step / top) if step < top else (end, 1 - (step - top) / max(1, steps - top))
-        return rate * (low + (1 - low) * (1 - math.cos(math.pi * min(1.0, max(0.0, share)))) / 2)
-
+    at = partial(_one_cycle, rate, steps, top, start, end)
     return _schedule("one_cycle", at, rate, steps=steps, warm=warm, start=start, end=end)
+
+
+def _one_cycle(rate: float, steps: int, top: int, start: float, end: float, step: int) -> float:
+    low, share = (start, step / top) if step < top else (end, 1 - (step - top) / max(1, steps - top))
+    return rate * (low + (1 - low) * (1 - math.cos(math.pi * min(1.0, max(0.0, share)))) / 2)
 
 
 def plateau(
