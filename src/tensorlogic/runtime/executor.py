@@ -143,6 +143,8 @@ class Executor:
                 running.contexts = contexts  # as joined() does, without a call within a call
             watched = entered or around or context.hooks or self.profiles.hooks or watchers()
             hooks = hooks_around(context, self.profiles.hooks) if watched else ()
+            if self.profiles.hooks:
+                self.profiles.policies.add(programs.policy)
             active = around if contexts is None else contexts
             ready = self.last_calls.get(id(graph)) if plain else None
             if ready is not None and (again := same_again(ready, graph, inputs)) is not None:
