@@ -23,7 +23,7 @@ from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
 from .type_rules import node_types
-from .types import Array, Equality, TensorShape, TensorType, dtype_name, plain_array
+from .types import Array, Equality, TensorShape, TensorType, dtype_name, plain_array, plain_scalar
 from .types import Scope as TypeScope
 
 
@@ -430,12 +430,15 @@ def _input_like(name: str, t: TensorType) -> ops.Input:
 
 def _tuple_text(shape: Any) -> str:
     """Return what was given for a shape as the tuple that was meant: ``(n, 3)`` as ``('n', 3)``."""
+    example = "a size or a name for each axis, such as ('n', 3)"
+    if getattr(shape, "ndim", None) == 1 and hasattr(shape, "tolist"):
+        shape = str(tuple(shape.tolist()))
     if not isinstance(shape, str):
-        return f"({shape!r},)"
+        return f"({plain_scalar(shape)},)" if type(plain_scalar(shape)) is int else example
     text = shape.strip("()[] ").replace(";", ",")
     parts = text.split(",") if any(sign in text for sign in ",+-*") else text.split()
     try:
         words = [part if part == "None" else repr(dim(part)) for part in map(str.strip, parts) if part]
     except ShapeError:
-        return "a size or a name for each axis, such as ('n', 3)"
+        return example
     return f"({', '.join(words)}{',' * (len(words) == 1)})"
