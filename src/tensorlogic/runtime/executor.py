@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import expect
+from ..errors import GraphError, expect
 from ..events import ExecutionPhase, Hook, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -157,8 +157,12 @@ class Executor:
             if plain and program.trusted:
                 self.last_calls.remember(graph, names, values, program)
             return run_program(context, program, values, out, hooks, active)
-        except BaseException:
+        except BaseException as error:
             context.notify(ExecutionPhase.ERROR)
+            if isinstance(error, GraphError) and error.diagnostic.code == "E125" and inputs is not None:
+                from ..lang.context import blamed_score
+
+                raise blamed_score(error, graph, inputs) from error.__cause__
             raise
         finally:
             if contexts is not None:
