@@ -115,8 +115,10 @@ def test_examples_run(path, golden):
 
 
 def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match=r"^tensorlogic has no 'NoSuchName'$"):
         tl.NoSuchName
+    with pytest.raises(AttributeError, match="did you mean 'Executor'"):
+        tl.Exectuor
 
 
 def test_torch_tensors_go_in():

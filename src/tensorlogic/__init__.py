@@ -25,5 +25,17 @@ def _read_names() -> tuple[set[str], dict[str, list[str]]]:
     return modules, names
 
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, *_read_names())
+_attribute, __dir__, __all__ = lazy_loader.attach(__name__, *_read_names())
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used; of one that there is not, name the nearest."""
+    if name in __all__ or name.startswith("_"):
+        return _attribute(name)
+    from .errors import closest
+
+    near = closest(name, __all__)
+    raise AttributeError(f"tensorlogic has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+
 __all__ += ["__version__"]

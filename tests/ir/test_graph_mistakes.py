@@ -239,6 +239,26 @@ def test_an_array_that_requires_grad():
         assert hint(caught) == "detach it first: x.detach().cpu().numpy()"
 
 
+def test_a_torch_tensor_that_is_to_be_conjugated():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(DTypeError) as caught:
+        GraphBuilder().constant(torch.tensor([1 + 2j]).conj())
+    assert "x.resolve_conj()" in hint(caught)
+
+
+@pytest.mark.parametrize(
+    ("shape", "written"),
+    [
+        (3, "write (3,)"), (np.int64(3), "write (3,)"), (np.array([2, 3]), "write (2, 3)"), ("n 3", "write ('n', 3)"),
+        ({"n": 3}, "write a size or a name for each axis, such as ('n', 3)"), (True, "write a size or a name for each axis, such as ('n', 3)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_shape_is_told_as_a_tuple(shape, written):
+    with pytest.raises(GraphError, match="the shape of input 'q' must be a sequence") as caught:
+        GraphBuilder().input("q", shape)
+    assert hint(caught) == written
+
+
 def test_a_misspelt_method_names_the_nearest():
     b = GraphBuilder()
     with pytest.raises(AttributeError, match="a GraphBuilder has no 'rleu'; did you mean 'relu'"):

@@ -425,3 +425,16 @@ def test_constants_of_bodies_may_be_supplied() -> None:
     assert EinsumGraph.from_text(str(graph), constants) == graph
     assert graph.to_text().count("data=") == 1
     assert EinsumGraph.from_text(graph.to_text()) == graph
+
+
+def test_text_keeps_which_inputs_are_scores() -> None:
+    b = GraphBuilder()
+    graph = b.build(y=b.minimum(b.input("p", (2,)), b.input("a b", (2,)))).with_scores(["p", "a b"])
+    text = graph.to_text()
+    assert text.count("score=True") == 2
+    assert EinsumGraph.from_text(text).scores == {"p", "a b"}
+    assert "score" not in str(graph)
+    assert EinsumGraph.from_text(str(graph)).scores == set()
+    for wrong in ("score=1", 'score="yes"', "scores=True"):
+        with pytest.raises(FormatError, match="score"):
+            EinsumGraph.from_text(f"graph {{ p: any[2] = input({wrong}) return y=p }}")

@@ -3,6 +3,7 @@
 import pickle
 import time
 import warnings
+from enum import Enum, IntEnum
 from functools import partial
 
 import numpy as np
@@ -157,6 +158,7 @@ def test_the_first_run_warns_of_scores_once(strategy, tmp_path):
         "plain": lambda: executor.execute(graph, bad),
         "compiled": partial(executor.compile_graph(graph), bad),
         "loaded": lambda: tl.Executor().execute(tl.EinsumGraph.load(tmp_path / "rule.json"), bad),
+        "read": lambda: tl.Executor().execute(tl.EinsumGraph.from_text(graph.to_text()), bad),
         "pickled": lambda: tl.Executor().execute(pickle.loads(pickle.dumps(graph)), bad),
         "batch": lambda: tl.Executor().execute_batch(graph, [bad, bad]),
         "jit": lambda: tl.Executor().execute_jit(graph, bad),
@@ -311,7 +313,94 @@ def test_show_of_several_outputs_and_of_a_mapping():
     assert tl.show({"a": np.array([True, False])}, ["ann", "bob"]) == "axis 0\nann\n1 of 2"
 
 
-@pytest.mark.parametrize("value", [(np.eye(2), np.eye(3)), ["a", "b"], None, [1j]])
+def test_show_of_several_arrays_shows_each():
+    eye = np.eye(2)
+    table = "axis 0  axis 1\n0       0\n1       1\n2 of 4"
+    assert (
+        tl.show((eye, eye > 0))
+        == f"0\naxis 0  axis 1  value\n0       0       1\n1       1       1\n2 of 4\n\n1\n{table}"
+    )
+    assert tl.show([eye > 0]) == table
+    assert tl.show([[1, 0], [0, 1]]) == tl.show(eye), "a nested list of numbers is one array"
+    assert tl.show([np.float64(1), np.float64(2)]).rows == [["1", "2"], ["0", "1"]]
+    b = tl.GraphBuilder()
+    x = b.input("x", (2, 2))
+    graph, executor = b.build(y=x, total=b.sum(x)), tl.Executor()
+    shown = tl.show(executor.execute_batch(graph, [{"x": eye}, {"x": eye + 1}]))
+    assert list(shown.parts) == ["0 y", "0 total", "1 y", "1 total"]
+    with pytest.raises(tl.ShapeError, match="output 'total': 2 domains for an answer of 0 axes"):
+        tl.show(executor.execute(graph, {"x": eye}), ["a", "b"], ["c", "d"])
+
+
+@pytest.mark.parametrize("above", ["a", None, np.nan, [0.5]])
+def test_show_above_what_is_no_number(above):
+    with pytest.raises(InputError, match="above= is a number, got"):
+        tl.show(np.eye(2), above=above)
+    assert tl.show(np.eye(2), above=np.float32(1)).rows == []
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Word(str, Enum):  # noqa: UP042 - whose text is not its value
+    YES = "yes"
+    NO = "no"
+
+
+class Level(IntEnum):
+    LOW = 5
+    HIGH = 6
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ([np.array(0), np.array(1)], ("0", "1")), ([np.str_("a"), np.int64(3), 4], ("a", "3", "4")), (range(2), ("0", "1")),
+        (Colour, ("RED", "BLUE")), (list(Word), ("yes", "no")), (list(Level), ("5", "6")), (np.array(["a", 1], object), ("a", "1")),
+    ],
+)  # fmt: skip
+def test_names_of_a_domain(given, names):
+    context = tl.CompilerContext(domains={"P": given})
+    assert context.names("P") == names
+    assert [context.index("P", m) for m in given] == list(range(len(names)))
+
+
+def test_names_of_a_domain_in_arrays_of_torch():
+    torch = pytest.importorskip("torch")
+    assert tl.CompilerContext(domains={"P": list(torch.arange(2))}).names("P") == ("0", "1")
+    assert tl.show(np.array([True, False]), list(torch.arange(2))).rows == [["0"]]
+
+
+@pytest.mark.parametrize(
+    "given", [[None, "a"], [{"a", "b"}], [["a", "b"]], [b"a"], np.array([b"a"]), [1.5], [float("nan")], [True, False]]
+)
+def test_what_is_no_name_of_a_domain(given):
+    with pytest.raises(GraphError, match="element 0 of domain 'P' is no name: ") as caught:
+        tl.CompilerContext(domains={"P": given})
+    assert caught.value.diagnostic.code in ("E774", "E775")
+
+
+@pytest.mark.parametrize("strategy", ["fuzzy_product", "fuzzy_lukasiewicz"])
+def test_a_score_that_a_logic_refuses_is_named_with_its_place(strategy):
+    context = tl.CompilerContext(domains={"P": 3})
+    graph = tl.compile("exists y. likes(x, y) & knows(y, z)", context, strategy=strategy)
+    likes = np.zeros((3, 3))
+    likes[1, 2] = -3.5
+    with pytest.warns(tl.LogicWarning), pytest.raises(InputError) as caught:
+        tl.Executor().execute(graph, {"likes": likes, "knows": np.ones((3, 3))})
+    found = caught.value.diagnostic
+    assert found.message.startswith(
+        "score -3.5 of 'likes' at [1, 2] is outside of 0 to 1 (1 are): a factor is -3.5; the "
+    )
+    assert found.code == "E622"
+    assert "scale or clip the scores" in found.suggestions[0]
+    with pytest.raises(GraphError, match="a factor is"):  # of other graphs nobody knows whose score it is
+        tl.Executor().execute(graph.with_scores(()), {"likes": likes, "knows": np.ones((3, 3))})
+
+
+@pytest.mark.parametrize("value", [(np.eye(2), np.array(["a"])), ["a", "b"], None, [1j]])
 def test_show_of_what_is_no_answer(value):
     with pytest.raises(tl.DTypeError, match="expected"):
         tl.show(value)

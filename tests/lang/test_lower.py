@@ -422,6 +422,10 @@ def test_domains_take_numpy_sizes_and_compile_says_what_it_wants():
     for source in ([tl.pred("p", x)], 3, None):
         with pytest.raises(tl.GraphError, match="an expression or rules are expected"):
             tl.compile(source, tl.CompilerContext({"D": 3}))
+    b = tl.GraphBuilder()
+    for source, shown in ((b.build(y=b.input("x")), "a graph"), (lambda x: x, "a function"), (None, "None")):
+        with pytest.raises(tl.GraphError, match=f"an expression or rules are expected, got {shown}"):
+            tl.compile(source)
 
 
 def test_a_logic_whose_exists_is_a_mean():

@@ -132,11 +132,11 @@ def test_calls():
 def test_chains_of_small_steps_are_to_be_compiled():
     steps = {
         "relu": op(5, moved=4 * 10**7),
-        "exp": op(5, moved=4 * 10**7),
+        "add": op(5, moved=4 * 10**7),
         "einsum": op(2, flops=10**8, kernel="matmul"),
     }
     (advice,) = analyzed(**steps).recommendations
-    assert advice.startswith("83% of the time goes to element-wise steps (relu, exp), which compiling makes one: ")
+    assert advice.startswith("83% of the time goes to element-wise steps (relu, add), which compiling makes one: ")
     assert analyzed(relu=op(5, moved=4 * 10**7)).recommendations == (), "one step is one already"
     b = tl.GraphBuilder()
     x = b.input("x", (64,))
@@ -166,10 +166,57 @@ def test_a_scan_is_to_be_compiled():
 
 
 def test_one_function_again_and_again_is_to_be_compiled():
-    ops = {"sin": op(5, count=12, moved=4 * 10**7)}
+    ops = {"relu": op(5, count=12, moved=4 * 10**7)}
     (advice,) = tl.BottleneckAnalyzer(M).analyze(tl.ProfileData(ops, (5.0,))).recommendations
-    assert "element-wise steps (sin), which compiling makes one" in advice
+    assert "element-wise steps (relu), which compiling makes one" in advice
     assert tl.BottleneckAnalyzer(M).analyze(tl.ProfileData(ops, (0.4,) * 12)).recommendations == ()
+
+
+def test_what_numpy_computes_as_fast_is_not_to_be_compiled():
+    large, small = op(5, count=12, moved=4 * 10**7), op(0.02, count=12)
+    assert analyzed(exp=large, multiply=op(2, moved=2 * 10**7)).recommendations == (), "a function takes what it takes"
+    assert "sort" not in str(analyzed(sort=large, sin=large).recommendations), "a sort is no element-wise step"
+    assert "(exp, multiply), which compiling" in analyzed(exp=small, multiply=small).recommendations[0], (
+        "calls are saved"
+    )
+    sums = op(5, count=10, flops=9 * 10**8)  # by several calls of NumPy
+    assert "(sigmoid, multiply), which compiling" in analyzed(sigmoid=sums, multiply=op(1)).recommendations[0]
+
+
+def test_large_joins_of_truth_values_are_to_be_compiled():
+    large, small = (
+        op(10, flops=10**9, kernel="matmul", dtype="bool"),
+        op(10, flops=10**7, kernel="matmul", dtype="bool"),
+    )
+    (advice,) = analyzed(**{"einsum ijk,jkl->il (boolean)": large}).recommendations
+    assert "einsum ijk,jkl->il (boolean)), which run on packed bits once compiled" in advice
+    assert "compile_graph" in advice
+    assert not any("packed bits" in text for text in analyzed(einsum=small).recommendations)
+    assert analyzed(einsum=op(10, flops=10**9, kernel="fused", dtype="bool")).recommendations == ()
+
+
+def test_what_runs_compiled_is_not_to_be_compiled():
+    slow = {"relu": op(5, moved=4 * 10**7), "add": op(5, moved=4 * 10**7)}
+    assert analyzed(**slow).recommendations
+    assert tl.BottleneckAnalyzer(M).analyze(tl.ProfileData(slow, (0.1,) * 10, compiled=True)).recommendations == ()
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.relu(b.input("x", (64,), "float64") + 1.0))
+    config = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+
+    def profiled(executor, run):
+        executor.enable_profiling()
+        run()
+        return executor.get_profile_data()
+
+    plain, native = tl.Executor(), tl.Executor(policy="fast")
+    inputs = {"x": np.ones(64)}
+    compiled = plain.compile_graph(graph, config)
+    assert not profiled(plain, lambda: plain.execute(graph, inputs)).compiled
+    plain.disable_profiling()
+    assert profiled(plain, lambda: plain.execute_compiled(compiled, inputs)).compiled
+    assert profiled(native, lambda: native.execute(graph, inputs)).compiled
+    plain.execute(graph, inputs)
+    assert not plain.get_profile_data().compiled, "some of it is not"
 
 
 def test_steps_of_others_get_no_advice_on_our_calls(tmp_path):

@@ -317,6 +317,11 @@ def test_the_prompt_prints_operands():
     assert "[[1. 2. 3.]\n [0. 0. 0.]]" in said
     assert "\n(tl) 1.0\n" in said
     assert "reads x: float64[2, 3] in 0 .. 3" in said
+    assert "(tl) [6.]\n" in talk("p %3 0,:1\nc\n", node=3), "what the step made, by its name"
+    said = talk("p %6\nn\np %2\nc\n", node=3)
+    assert "cannot show that: %6 is not made yet; operands: %2" in said
+    assert "cannot show that: index 9 is out of bounds" in talk("p %2 9\nc\n", node=3)
+    assert "cannot show that: this step does not read %2; operands: %3" in said
     said = talk("p %4 1\np 0.5\np z\nc\n", node=6)
     assert "[-inf -inf]" in said
     assert "operands: %4, " in said

@@ -33,6 +33,23 @@ def test_what_is_inside_of_its_own_kind_counts_once():
     assert [(r.name, r.total_ns) for r in totals(t, by="thread")] == [("thread 1", 100)]
 
 
+def test_a_thread_is_busy_once_where_entries_overlap():
+    times = {"a": (60, 70, 1), "b": (65, 75, 1), "c": (74, 80, 2), "d": (90, 95, 1)}
+    events = [event(name, start * 10**6, end * 10**6, thread) for name, (start, end, thread) in times.items()]
+    rows = {r.name: r for r in totals(tl.Trace([*events, event("load", 0, 10**8, kind="span")]), by="thread")}
+    assert rows["thread 1"].total_ns == rows["thread 1"].self_ns == 20 * 10**6
+    assert rows["thread 1"].sum_ns == 25 * 10**6
+    assert rows["thread 2"].total_ns == 6 * 10**6
+
+
+def test_a_recorded_trace_keeps_one_name_on_two_devices_apart():
+    t = tl.Trace(
+        [event("step 6", 0, 50, kind="annotation"), event("step 6", 10, 40, 2, kind="gpu"), event("add", 1, 2)]
+    )
+    summary = tl.TraceAnalyzer.operation_summary(t.to_recorded())
+    assert {name: s.count for name, s in summary.items()} == {"step 6 (annotation)": 1, "add": 1, "step 6 (gpu)": 1}
+
+
 def test_one_name_on_two_devices_has_two_rows():
     t = tl.Trace(
         [event("step 6", 0, 50, kind="user_annotation"), event("step 6", 10, 40, 2, kind="gpu_user_annotation")]

@@ -113,6 +113,20 @@ def sums(trace: Trace, by: Callable[[TraceEvent], Any], kind: str | None) -> dic
     return found
 
 
+def busy(trace: Trace, kind: str | None) -> dict[Any, int]:
+    """Return how long any of the events ran on the threads of each name; those that overlap count once."""
+    found: dict[Any, int] = {}
+    for thread in {event.thread for event in trace.events()}:
+        own = [n for lane in lanes(trace) if lane.thread == thread for n in lane.events]
+        spans = [n for n in own if (n.event.kind == kind if kind is not None else n.event.kind != "span")]
+        moments = sorted({t for n in spans for t in (n.event.start_ns, n.end_ns)})
+        name = trace.thread_name(thread), ""
+        for start, end in pairwise(moments):
+            if any(n.event.start_ns <= start and n.end_ns >= end for n in spans):
+                found[name] = found.get(name, 0) + end - start
+    return found
+
+
 def check(trace: Trace) -> None:
     assert to_chrome(trace) == chrome(trace)
     assert to_speedscope(trace) == speedscope(trace)
@@ -134,7 +148,11 @@ def check(trace: Trace) -> None:
                 ]
                 for t in totals(trace, by=by, kind=kind)
             }
-            assert rows == sums(trace, name, kind)
+            expected = sums(trace, name, kind)
+            if by == "thread":
+                for thread, row in expected.items():
+                    row[1] = busy(trace, kind).get(thread, 0)
+            assert rows == expected
             assert all(type(n) is int for row in rows.values() for n in row)
     events = sorted(trace.events(), key=lambda e: (e.thread, e.start_ns, e.end_ns, e.name, e.kind))
     again = [n.event for lane in lanes(trace) for n in lane.events]

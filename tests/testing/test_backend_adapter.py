@@ -255,3 +255,59 @@ def test_dtypes_that_a_backend_says_it_lacks_are_skipped() -> None:
     assert all(name.endswith("float16") for name in outcomes["skipped"])
     assert {r.reason for r in report.results if r.outcome == "skipped"} == {"the backend has no float16"}
     assert str(report) == f"{len(outcomes['passed'])} passed, {len(outcomes['skipped'])} skipped"
+
+
+class _Lacking:
+    """NumPy's kernels without a dtype, which are not bound either: not even for a Python number."""
+
+    name = "lacking"
+    passes = NumpyBackend.passes
+
+    def __init__(self, dtype: str, *, weak: bool = True) -> None:
+        self._lacks, self._weak, self._inner = dtype, weak, NumpyBackend()
+        self.asarray, self.guard, self.finish = self._inner.asarray, self._inner.guard, self._inner.finish
+
+    def capabilities(self) -> Any:
+        able = self._inner.capabilities()
+        return able._replace(dtypes=tuple(d for d in able.dtypes if d != self._lacks))
+
+    def bind(self, step: Any, run_body: Any) -> Any:
+        if any(t.dtype == self._lacks and (self._weak or not t.weak) for t in (*step.types, *step.arg_types)):
+            raise TypeError(f"no {self._lacks}")
+        return self._inner.bind(step, run_body)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "skipped"),
+    [
+        ("int64", {"literal/float32", "pad/bool", "cond/float64", "fixpoint/replace/float64"}),
+        ("float64", {"literal/float32", "layers/softmax/float32"}),
+        ("float32", {"einsum/ab,bc,cd->ad/real/float16"}),  # whose plan widens it
+    ],
+)
+def test_numbers_and_plans_of_a_dtype_that_a_backend_lacks_are_skipped(dtype: str, skipped: set[str]) -> None:
+    cases = ["literal/*", "pad/*", "cond/*", "fixpoint/*", "layers/softmax/*", "einsum/ab,bc,cd->ad/real/*", "sort/*"]
+    report = tl.BackendTestAdapter(_Lacking(dtype)).run(include=cases)
+    assert report.passed, report
+    assert skipped <= _outcomes(report)["skipped"]
+    assert "sort/values/int8" in _outcomes(report)["passed"]
+    assert all(dtype in r.reason for r in report.results if r.outcome == "skipped")
+
+
+def test_a_python_number_runs_where_its_dtype_alone_is_lacking() -> None:
+    report = tl.BackendTestAdapter(_Lacking("int64", weak=False)).run(include=["literal/float*", "pad/float*"])
+    assert {r.outcome for r in report.results} == {"passed"}
+
+
+def test_an_executor_of_ones_own_says_what_it_lacks_by_an_error() -> None:
+    class Mine:
+        def execute(self, graph: Any, inputs: Any) -> list[Any]:
+            if any(x.dtype == np.float16 for x in inputs.values()):
+                raise tl.DTypeError("no halves here")
+            return list(tl.Executor().execute(graph, inputs))
+
+    report = tl.BackendTestAdapter(Mine()).run(include=["view/slice/*"])
+    assert report.passed, report
+    skipped = [r for r in report.results if r.outcome == "skipped"]
+    assert [r.name for r in skipped] == ["view/slice/float16"]
+    assert "no halves here" in skipped[0].reason

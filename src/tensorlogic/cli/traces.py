@@ -172,8 +172,8 @@ def _run_script(path: Path, args: tuple[str, ...]) -> int:
 def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
     """Print where the time of a trace went: by operation, device or thread.
 
-    "total" counts an entry inside of another of its row once, "self" leaves out the time of all entries inside, "share" is of
-    self time. Where two kinds of entries have one name, as on a CPU and a GPU, each kind has a row.
+    "total" counts an entry inside of another of its row once, and of a thread time that entries share; "self" leaves out the
+    time of all entries inside, "share" is of self time. Where two kinds of entries have one name, as on a CPU and a GPU, each kind has a row.
 
     \b
     Examples:

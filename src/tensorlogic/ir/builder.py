@@ -23,7 +23,18 @@ from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
 from .type_rules import node_types
-from .types import INTEGERS, Array, Equality, TensorShape, TensorType, dtype_name, plain_array, too_large
+from .types import (
+    INTEGERS,
+    MAX_RANK,
+    Array,
+    Equality,
+    TensorShape,
+    TensorType,
+    dtype_name,
+    plain_array,
+    plain_scalar,
+    too_large,
+)
 from .types import Scope as TypeScope
 
 
@@ -445,8 +456,11 @@ def _input_like(name: str, t: TensorType) -> ops.Input:
 def _tuple_text(shape: Any) -> str:
     """Return what was given for a shape as the tuple that was meant: ``(n, 3)`` as ``('n', 3)``."""
     example = "a size or a name for each axis, such as ('n', 3)"
+    if getattr(shape, "ndim", None) == 1 and hasattr(shape, "tolist") and len(shape) <= MAX_RANK:
+        shape = str(tuple(shape.tolist()))
     if not isinstance(shape, str):
-        return f"({value_text(shape)},)" if isinstance(shape, int) else example
+        size = plain_scalar(shape)
+        return f"({value_text(size)},)" if type(size) is int else example
     text = shape.strip("()[] ").replace(";", ",")
     parts = text.split(",") if any(sign in text for sign in ",+-*") else text.split()
     try:

@@ -85,6 +85,7 @@ class _Reader:
     def __init__(self, text: str, constants: Mapping[str, Array], file: str | None) -> None:
         self.text, self.file, self.at = text, file, 0
         self.supplied, self.constants = constants, dict[str, Array]()
+        self.scores: set[str] = set()  # inputs that are truth values
         self.lines = [0, *(m.end() for m in re.finditer("\n", text))]  # where they start
 
     def fail(self, message: str, hints: Sequence[str] = (), at: int | None = None, code: str = "E223") -> NoReturn:
@@ -134,7 +135,7 @@ class _Reader:
                 labels.add(op.label)
             names[name] = len(nodes)
             nodes.append(Node(op, args, (place,)))
-        return EinsumGraph(nodes, self.outputs(names), self.constants)
+        return EinsumGraph(nodes, self.outputs(names), self.constants, scores=() if depth else self.scores)
 
     def outputs(self, names: Mapping[str, int]) -> list[tuple[str, int]]:
         outputs: dict[str, int] = {}
@@ -205,7 +206,7 @@ class _Reader:
             more = self.expect(_MORE, "expected ',' or ')'")[1] == ","
         try:
             if cls is ops.Input:
-                op = self.input(name, types, attributes)
+                op = self.input(name, types, attributes, depth)
             elif cls is ops.Literal and given:
                 if attributes or not isinstance(given[0], bool | int | float):
                     raise FormatError("a literal is one number, or True or False", code="E134")
@@ -286,13 +287,18 @@ class _Reader:
             at = self.text.find(text, start)
             self.fail(error.diagnostic.message, error.diagnostic.suggestions, at, "E225")
 
-    def input(self, name: str, types: tuple[Declared, ...], attributes: Mapping[str, Any]) -> Op:
+    def input(self, name: str, types: tuple[Declared, ...], attributes: Mapping[str, Any], depth: int) -> Op:
         if len(types) != 1:
             raise FormatError("an input has one type", code="E225")
         if name.startswith("%") and "label" not in attributes:
             raise FormatError("an input needs a name", "x: float32[n, 3] = input()", code="E225")
         label = attributes.get("label", self.unquoted(name, self.at))
-        return msgspec.convert({"op": "input", "label": label, "shape": types[0][0], "dtype": types[0][1]}, ops.Input)
+        score = attributes.get("score", False)
+        if not isinstance(score, bool) or (score and depth):
+            raise FormatError("score is True or False, of an input of the whole graph", "write score=True", code="E225")
+        op = msgspec.convert({"op": "input", "label": label, "shape": types[0][0], "dtype": types[0][1]}, ops.Input)
+        self.scores.update([op.label] if score else [])
+        return op
 
     def constant(self, value: Any, attributes: dict[str, Any]) -> Op:
         data = attributes.pop("data", None)
@@ -333,7 +339,7 @@ class _Digest(msgspec.Struct, frozen=True):
 def _accepted(cls: type[Op], word: str) -> tuple[str, ...]:
     """Return the attributes that may be written for an operation under a word."""
     if cls is ops.Input:
-        return ("label",)  # its type says the rest
+        return ("label", "score")  # its type says the rest
     names = tuple(f.name for f in msgspec.structs.fields(cls))
     if word not in OPS:
         return names[1:]  # the word is the first of them: the function, or the kind of reduction

@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"[0-9a-f]{1,128}")
 
 
 def print_graph(graph: EinsumGraph, *, inline: bool) -> str:
-    """Return the text of a graph; with ``inline`` it also holds the data of large constants."""
+    """Return the text of a graph; with ``inline`` it also holds the data of large constants, and which inputs are scores."""
     printer = _Printer(inline)
     printer.block(graph, "  ", 0)
     return "\n".join(["graph {", *printer.lines, "}"])
@@ -54,6 +54,8 @@ class _Printer:
                 kind = f"{op.dtype or 'any'}{shape}"
                 if names[i].startswith("%"):
                     operands.append(f"label={quoted(op.label)}")
+                if self.inline and op.label in graph.scores:
+                    operands.append("score=True")
                 word = "input"
             else:
                 kind = str(types[0]) if len(types) == 1 else f"({', '.join(map(str, types))})"

@@ -139,6 +139,8 @@ _OF_TORCH = {  # what to do, by a word of PyTorch's error
     "Sparse": "give all of its elements: x.to_dense()",
     "QInt": "give the numbers that it stands for: x.dequantize()",
     "QUInt": "give the numbers that it stands for: x.dequantize()",
+    "resolve_conj": "it is to be conjugated yet: give x.resolve_conj()",
+    "resolve_neg": "it is to be negated yet: give x.resolve_neg()",
     "meta device": "a tensor of this device has no values: make it on another",
 }
 
@@ -170,6 +172,17 @@ def plain_array(value: object, dtype: str | None = None) -> Array:
         hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
         hint = next((said for word, said in _OF_TORCH.items() if word in str(error)), hint)
         raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return what an array without axes holds, of this library or another, as a value of Python; anything else as it is.
+
+    >>> plain_scalar(np.array(3)), plain_scalar("a")
+    (3, 'a')
+    """
+    if hasattr(value, "as_py"):  # of Arrow
+        return value.as_py()
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def number_array(value: object) -> Array:

@@ -6,14 +6,17 @@ import operator
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller, value_text
-from ..errors import GraphError, InputError, expect, nearest
+from ..errors import GraphError, InputError, TensorLogicError, expect, nearest
 from ..ir.graph import EinsumGraph
-from ..ir.types import number_array, plain_array
+from ..ir.types import number_array, plain_array, plain_scalar
+
+SCALE = "scale or clip the scores, such as 1 / (1 + np.exp(-x))"
 
 
 class LogicWarning(UserWarning):
@@ -49,6 +52,17 @@ def wrong_score(name: str, value: Any) -> str:
     return f"score {array[place]} of {name!r} at {list(place)} is outside of 0 to 1 ({outside.sum():,} are)"
 
 
+def blamed_score(error: GraphError, graph: EinsumGraph, inputs: Mapping[str, Any]) -> TensorLogicError:
+    """Return the error of a factor outside of an algebra as that of the score of a formula, where one of those given is wrong."""
+    found = error.diagnostic
+    wrong = (wrong_score(n, inputs[n]) for n in sorted(graph.scores.intersection(inputs)))
+    message = next(filter(None, wrong), "") if found.code == "E125" else ""
+    if not message:
+        return error
+    told = InputError(f"{message}: {found.message}", SCALE, code="E622", context=found.context)
+    return told.at(None if error.guessed else found.location)
+
+
 class CompilerContext:
     """What formulas are compiled with: domains (by size or by names), predicate signatures, and graphs that compute predicates.
 
@@ -75,8 +89,8 @@ class CompilerContext:
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
             refused = GraphError(f"domain {name!r} is a size or a list of names, got {value_text(given)}", code="E301")
-            if hasattr(given, "__array__") and (array := plain_array(given)).dtype.kind != "O":
-                given = array  # of another library, whose elements may print as tensor(0)
+            if hasattr(given, "__array__"):  # of another library, whose elements may print as tensor(0)
+                given = plain_array(given)
             odd = isinstance(given, np.ndarray) and given.dtype.kind not in "iuUSOT"
             if odd or isinstance(given, str | bytes | bool):
                 raise refused
@@ -91,7 +105,7 @@ class CompilerContext:
                 continue
             if getattr(given, "ndim", 1) != 1:
                 raise GraphError(f"domain {name!r} is a list of names, got an array of several axes", code="E301")
-            members = [str(m) for m in given]
+            members = [_member(m, f"element {n} of domain {name!r}") for n, m in enumerate(given)]
             if len(set(members)) < len(members):
                 twice = Counter(members).most_common(1)[0][0]
                 raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")
@@ -128,7 +142,7 @@ class CompilerContext:
         expect(inputs, Mapping, "scores are given by the names of their predicates", 'write {"likes": array}')
         for name, value in inputs.items():
             if message := wrong_score(name, value):
-                raise InputError(message, "scale or clip the scores, such as 1 / (1 + np.exp(-x))", code="E622")
+                raise InputError(message, SCALE, code="E622")
 
     def size(self, domain: str) -> int:
         """Return the number of elements of a domain."""
@@ -139,7 +153,7 @@ class CompilerContext:
         found = self.domains[domain]
         if isinstance(found, int):
             return constant if isinstance(constant, int) and 0 <= constant < found else None
-        return self._places[domain].get(str(constant))
+        return self._places[domain].get(_name(constant) or str(constant))
 
     def has(self, domain: str, constant: str | int) -> bool:
         """Tell whether a constant is in a domain."""
@@ -158,6 +172,23 @@ class CompilerContext:
             hints = numbers or nearest(str(constant), found)  # type: ignore[arg-type]
             raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
         return place
+
+
+def _name(value: Any) -> str | None:
+    """Return the text that stands for a name: of text and whole numbers, and of an enumeration's members; None where there is none."""
+    value = plain_scalar(value)
+    if isinstance(value, Enum):
+        value = value.value if isinstance(value, str | int) or isinstance(value.value, str) else value.name
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _member(value: Any, what: str) -> str:
+    """Return the name of one element of a domain."""
+    if (name := _name(value)) is not None:
+        return name
+    hint = "a name is text or a whole number; write str(value) for others"
+    missing = value is None or (isinstance(value, float) and value != value)
+    raise GraphError(f"{what} is no name: {value_text(value)}", hint, code="E774" if missing else "E775")
 
 
 def _signature(name: str, given: Any) -> tuple[str, ...]:

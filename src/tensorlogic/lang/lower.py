@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import GraphError
 from ..ir.graph import EinsumGraph
 from ..ir.tensor import Tensor
@@ -50,6 +51,8 @@ def compile(
            [0, 0, 1],
            [0, 0, 0]])
     """
+    if not isinstance(source, TLExpr | Rule | str | Sequence):
+        raise _no_source(source)
     if not isinstance(context, CompilerContext):
         hint = "compile(source, CompilerContext(domains={'Person': 10})) says what there is"
         kind = "" if context is None else f", got {type(context).__name__}"
@@ -66,11 +69,21 @@ def compile(
         rules += read_rules(given) if isinstance(given, str) else [given]
     for rule in rules:
         if not isinstance(rule, Rule):
-            hints = ("tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule")
-            raise GraphError(f"an expression or rules are expected, got {rule!r}", *hints, code="E301")
+            raise _no_source(rule)
     if not rules:
         raise GraphError("a set of rules needs at least one", "write 'p(x) <- q(x)'", code="E752")
     return lowering.rules(rules)
+
+
+def _no_source(given: object) -> GraphError:
+    """Return the error for what is neither an expression nor a rule."""
+    hints = ["tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule"]
+    shown = value_text(given)
+    if isinstance(given, EinsumGraph):
+        hints, shown = ["Executor().compile_graph(graph) compiles a graph"], "a graph"
+    elif callable(given):
+        shown = "a function"
+    return GraphError(f"an expression or rules are expected, got {shown}", *hints, code="E301")
 
 
 class _Lowering:

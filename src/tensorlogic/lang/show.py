@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ..diagnostics import value_text
-from ..errors import InputError, ShapeError, expect_whole
-from ..ir.types import number_array
+from ..errors import InputError, ShapeError, TensorLogicError, expect_whole
+from ..ir.types import number_array, plain_scalar
 from ..tables import html_table, table
 
 Names = Sequence[Any] | int
@@ -65,6 +66,11 @@ def shown(heads: list[str], rows: list[list[str]], note: str, text: str | None =
 
 def shown_parts(parts: dict[str, Shown]) -> Shown:
     """Join the tables of several outputs, each under its name; one alone stands for itself."""
+    parts = {
+        f"{name} {inner}".rstrip(): each
+        for name, part in parts.items()
+        for inner, each in (part.parts or {"": part}).items()
+    }
     if len(parts) == 1:
         return next(iter(parts.values()))
     result = shown([], [], "", "\n\n".join(f"{name}\n{part}" for name, part in parts.items()))
@@ -76,7 +82,8 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     """Return a table of the true tuples of an answer, by the names of its domains; scores are shown largest first.
 
     ``domains`` gives, for each axis, its names or its size; one stands for all axes, and none for numbers. Of several
-    outputs, as a run returns them, or of a mapping, each is shown under its name. The answers of a program's query know their names.
+    outputs, as a run returns them, or of a mapping, each is shown under its name, of a list of arrays under its place. The
+    answers of a program's query know their names. Scores are shown ``above`` a number.
 
     >>> print(show(np.array([[False, True], [False, False]]), ["alice", "bob"], heads=["x", "z"]))
     x      z
@@ -87,9 +94,17 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
         found: Shown = value.shown(limit=limit)
         return found
     heads = _titles(heads)
-    if hasattr(value, "keys"):  # the outputs of a run, or a mapping
-        return shown_parts({n: show(value[n], *domains, heads=heads, limit=limit, above=above) for n in value.keys()})  # noqa: SIM118
     expect_whole("limit=", limit)
+    if not isinstance(above, Real) or above != above:
+        raise InputError(f"above= is a number, got {value_text(above)}", "write above=0.5", code="E301")
+    if (several := _several(value)) is not None:
+        parts = {}
+        for name, each in several.items():
+            try:
+                parts[name] = show(each, *domains, heads=heads, limit=limit, above=above)
+            except TensorLogicError as error:
+                raise error.renamed(f"output {name!r}: {error.diagnostic.message}") from None
+        return shown_parts(parts)
     shape, columns, scores = _entries(value, above)
     rank = len(shape)
     given = [_in_order(d) for d in domains] or list(shape)
@@ -104,7 +119,7 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     if rank == 0:
         return scalar_shown(np.asarray(value).item())
     named = [
-        [str(i) if isinstance(d, int) else str(d[i]) for i in c[:limit].tolist()]
+        [str(i) if isinstance(d, int) else str(plain_scalar(d[i])) for i in c[:limit].tolist()]
         for c, d in zip(columns, given, strict=True)
     ]
     titles = heads or [f"axis {n}" for n in range(rank)]
@@ -115,6 +130,17 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     more = f", the first {limit} shown" if count > limit else ""
     note = f"{count:,} of {math.prod(shape):,}{more}"
     return shown(titles, [list(row) for row in zip(*named, strict=True)], note)
+
+
+def _several(value: Any) -> dict[str, Any] | None:
+    """Return answers by their names, or by their places where they have none; None of one answer, such as a nested list of numbers."""
+    if hasattr(value, "keys"):  # the outputs of a run, or a mapping
+        return {str(name): value[name] for name in value.keys()}  # noqa: SIM118
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # such as the results of a batch
+        own = list(value)
+        if any(hasattr(v, "keys") or hasattr(v, "shown") or getattr(v, "ndim", 0) for v in own):
+            return {str(n): v for n, v in enumerate(own)}
+    return None
 
 
 def _in_order(domain: Any) -> Names:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..diagnostics import value_text
 from ..errors import InputError, expect
+from ..ir.elementwise import FUNCTIONS
 from ..ir.types import INTEGERS
 from ..plan.machine import Machine, machine, roofline_seconds
 from ..tables import html_text, table
@@ -18,7 +19,10 @@ HALF = 50.0  # percent that several operations must take together
 WORTH = 10.0  # percent of the time that an operation must take to be worth advice
 # algebras in which true and false alone combine as or-and does, so that the boolean algebra answers the same
 LIKE_BOOLEAN = frozenset({"max_min", "max_product", "lukasiewicz", "noisy_or"})
-
+# costly functions of which NumPy has no loop of its own, or a slow one; its loops of the others are as fast as machine code
+SLOW_ON_NUMPY = frozenset({"sigmoid", "erf", "logaddexp"})
+COSTLY = 10  # work per element that takes longer than to read and write the element
+PACKED = 8_000_000  # points of a join of truth values from which packing them pays
 
 COMPILE = "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
 
@@ -113,7 +117,8 @@ class BottleneckAnalyzer:
         shown = dict(zip(names, short_names(names), strict=True))
         worth = [b for b in rows if b.percentage >= WORTH]
         advice = [text for b in worth for text in _advice(b, ops[b.operation], here, shown[b.operation])]
-        joint = _joint_advice(rows, ops, shown, len(profile.run_times_ms))
+        joint = [] if profile.compiled else list(_advice_to_compile(rows, ops, shown, len(profile.run_times_ms)))
+        joint += _advice_on_calls(rows, ops, shown)
         return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *joint])), here)
 
 
@@ -148,19 +153,44 @@ def _advice(b: Bottleneck, op: OpProfile, here: Machine, name: str) -> Iterator[
         yield advice + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
 
 
-def _joint_advice(
+def _advice_to_compile(
     rows: Sequence[Bottleneck], ops: dict[str, OpProfile], shown: dict[str, str], runs: int
 ) -> Iterator[str]:
-    """Say what would help several operations: one step for many element-wise ones or for a scan, and more rows for a call."""
-    maps = [b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"]
+    """Say what machine code would do at once or otherwise: many element-wise steps, joins of truth values, a scan."""
+    maps = [b for b in rows if _fuses(b, ops[b.operation])]
     share, names = _together(maps, shown)
     if share >= HALF and (len(maps) > 1 or sum(b.calls for b in maps) >= 2 * runs > 0):
         yield f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: {COMPILE}"
-    calls = [b for b in rows if b.bound == "overhead" and ops[b.operation].kernel not in ("view", "")]
+    share, names = _together([b for b in rows if _packs(ops[b.operation])], shown)
+    if share >= HALF:
+        yield f"{share:.0f}% of the time goes to joins of truth values ({names}), which run on packed bits once compiled: {COMPILE}"
+    calls = _calls(rows, ops)
     share, names = _together(calls, shown)
     if share >= HALF and any(b.operation == "scan" for b in calls):
         yield f"{share:.0f}% of the time is the cost of calls in a scan ({names}), which compiling can make one function: {COMPILE}"
-    share, names = _together([b for b in calls if ops[b.operation].kernel != "loop"], shown)
+
+
+def _fuses(b: Bottleneck, op: OpProfile) -> bool:
+    """Tell whether the time of an operation shrinks where it is fused with others: not what a function itself takes to compute."""
+    row = FUNCTIONS.get(b.operation)
+    if row is None or op.kernel != "map":
+        return False
+    return b.bound == "overhead" or row.cost < COSTLY or row.name in SLOW_ON_NUMPY
+
+
+def _packs(op: OpProfile) -> bool:
+    """Tell whether an operation is a join of truth values by BLAS that is large enough for packed bits."""
+    return op.kernel == "matmul" and op.dtype == "bool" and op.flops >= 2 * PACKED * op.count
+
+
+def _calls(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[Bottleneck]:
+    """Return the operations whose time is the cost of calls."""
+    return [b for b in rows if b.bound == "overhead" and ops[b.operation].kernel not in ("view", "")]
+
+
+def _advice_on_calls(rows: Sequence[Bottleneck], ops: dict[str, OpProfile], shown: dict[str, str]) -> Iterator[str]:
+    """Say that more rows for each call would help."""
+    share, names = _together([b for b in _calls(rows, ops) if ops[b.operation].kernel != "loop"], shown)
     if share >= HALF:
         advice = (
             f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..diagnostics import clean
 from ..errors import InputError, expect, nearest
 from ..tables import counted, html_text, table
-from .columns import Groups, Names
+from .columns import EventColumns, Groups, Names
 from .trace import Trace
 from .trace_names import operation_names, short_names
-from .tracks import self_times, tracks
+from .tracks import Track, self_times, tracks
 
 BY = ("operation", "device", "thread")
 Cells = tuple[list[str], list[list[str]], set[int]]  # head, rows and the columns that are flush right
@@ -23,7 +25,8 @@ Cells = tuple[list[str], list[list[str]], set[int]]  # head, rows and the column
 class Total(msgspec.Struct, frozen=True):
     """The entries of one operation, device or thread together.
 
-    ``total_ns`` is the time in which some of them ran: one inside of another of the same row does not count again.
+    ``total_ns`` is the time in which some of them ran: one inside of another of the same row does not count again, nor, of a
+    thread, the time in which two overlap.
     ``self_ns`` leaves out the time spent in any entries inside of them, so that the self times of all rows add up.
     ``sum_ns`` adds all durations as they stand.
 
@@ -173,7 +176,7 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     groups, took = Groups(row[rows], len(names)), (events.end - events.start)[rows]
     columns = (
         groups.counts(),
-        groups.sums(np.where(outermost[rows], took, 0)),
+        groups.sums(_busy(each, shown, events)[rows] if by == "thread" else np.where(outermost[rows], took, 0)),
         groups.sums(own[rows]),
         groups.largest(took),
         groups.sums(took),
@@ -185,6 +188,19 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
         if count
     ]
     return sorted(totals, key=lambda t: (-t.self_ns, -t.total_ns, t.name, t.kind))
+
+
+def _busy(each: Sequence[Track], shown: NDArray[np.bool_], events: EventColumns) -> NDArray[Any]:
+    """Return, for each event, how long it kept its thread busy beyond those that are shown and began before it."""
+    ends, busy = events.end.copy(), np.zeros_like(events.start)
+    for track in each:
+        ends[track.row] = track.inner_end
+    for thread in range(len(events.threads)):
+        rows = np.flatnonzero((events.thread == thread) & shown[events.kind])
+        start, end = events.start[rows], np.maximum.accumulate(ends[rows])
+        busy[rows[:1]] = end[:1] - start[:1]
+        busy[rows[1:]] = np.maximum(end[1:] - np.maximum(start[1:], end[:-1]), 0)
+    return busy
 
 
 def total_record(row: Total) -> dict[str, object]:

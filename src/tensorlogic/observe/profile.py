@@ -122,9 +122,10 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_times_ms: tuple[Time, ...] = ()  # of the runs that came to their end, in order
     peak_memory_bytes: Count = 0  # the most that one run takes for results, by its plan
     failed_runs: Count = 0
+    compiled: bool = False  # whether all that gains by machine code runs as such already
 
     @classmethod
-    def from_trace(cls, trace: Trace) -> ProfileData:
+    def from_trace(cls, trace: Trace, *, compiled: bool = False) -> ProfileData:
         """Sum a trace up; of a trace that was read from a file only times are known."""
         expect(trace, Trace, "a Trace is expected", "give what stands behind as: with tl.trace() as t: ...")
         runs = trace.runs()
@@ -137,6 +138,7 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             tuple(int((times[1] - times[0]).sum()) / 1e6 for times in whole),
             max((plan.peak_bytes for plan in {id(plan): plan for plan, _ in outer}.values()), default=0),
             len(outer) - len(whole),
+            compiled,
         )
 
     @property

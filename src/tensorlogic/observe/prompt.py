@@ -93,15 +93,22 @@ class _Prompt(cmd.Cmd):
     def do_print(self, line: str) -> None:
         """Show the step's results or an operand, all or at an index: print, p, print 0,1:3, print x, print %2 0,1."""
         name, _, index = line.strip().partition(" ")
-        operand = name in self.hit.operands
+        step, plan = self.hit.step, self.hit.plan
+        assert step is not None and plan is not None  # as in every hit of a run
+        names = plan.slot_names()
+        results = zip((names.get(slot, "?") for slot in step.writes), self.hit.values, strict=False)
+        there = {**dict(results), **self.hit.operands}
         try:
-            places = parse_index(index if operand else line)
-            for value in [self.hit.operands[name]] if operand else self.hit.values:
+            places = parse_index(index if name in there else line)
+            for value in [there[name]] if name in there else self.hit.values:
                 with np.printoptions(threshold=200, edgeitems=3, linewidth=100):
                     self._say(np.asarray(value)[places])
         except (ValueError, IndexError) as error:
             known = f"; operands: {', '.join(self.hit.operands)}" if self.hit.operands else ""
-            why = f"{line.strip()!r} is no operand and no index" if isinstance(error, ValueError) else error
+            why = str(error) if isinstance(error, IndexError) else f"{line.strip()!r} is no operand and no index"
+            if name not in there and name in names.values():
+                later = {names.get(slot) for s in plan.steps[self.hit.number :] for slot in s.writes}
+                why = f"{name} is not made yet" if name in later else f"this step does not read {name}"
             self._say(f"cannot show that: {why}{known}")
 
     def do_stats(self, _: str) -> None:

@@ -24,6 +24,7 @@ from ..store import Lock
 from ..tables import table
 from .columns import FAR, EventColumns, Names
 from .recorded_traces import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
+from .trace_names import operation_names
 
 if TYPE_CHECKING:
     from .compare_traces import TraceDiff
@@ -227,10 +228,13 @@ class Trace(Hook):
         return events.take(order)
 
     def to_recorded(self) -> RecordedExecutionTrace:
-        """Return the steps as a recorded trace, in order of their start."""
+        """Return the steps as a recorded trace, in order of their start; a name that several kinds have says which one it is."""
         steps = self.columns()
         steps = steps.where(k.kind != "span" for k in steps.kinds)
-        kinds = [_recorded_kind(k) for k in steps.kinds]
+        keys = Names()
+        number = [keys.number((k.name, k.kind)) for k in steps.kinds]
+        names = operation_names(list(keys))
+        kinds = [_recorded_kind(k, names[n]) for k, n in zip(steps.kinds, number, strict=True)]
         return RecordedExecutionTrace.from_columns(kinds, steps.kind, (steps.end - steps.start) / 1e3)
 
     @classmethod
@@ -285,7 +289,7 @@ def _check_times(event: TraceEvent, n: int) -> None:
         raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E721")
 
 
-def _recorded_kind(event: TraceEvent) -> RecordedTraceEntry:
+def _recorded_kind(event: TraceEvent, name: str) -> RecordedTraceEntry:
     """Return what a plan or a file says of an event, as far as recorded entries hold it; without its duration."""
     if event.step is not None:
         types, results = event.step.arg_types, event.step.types
@@ -300,7 +304,7 @@ def _recorded_kind(event: TraceEvent) -> RecordedTraceEntry:
         known = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in outputs)
         stated = (args.get("memory_bytes"), None if outputs else args.get("bytes"))
         size = next((s for s in stated if isinstance(s, int) and s >= 0), known)
-    return RecordedTraceEntry(0, event.name, event.device, inputs, shape, 0.0, elements, min(size, LIMIT - 1))
+    return RecordedTraceEntry(0, name, event.device, inputs, shape, 0.0, elements, min(size, LIMIT - 1))
 
 
 def _types(types: Any) -> list[tuple[str, Shape]]:

@@ -219,11 +219,12 @@ def seconds(value: float | timedelta, name: str) -> float:
 class Profiles:
     """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
 
-    __slots__ = ("hooks", "trace")
+    __slots__ = ("hooks", "policies", "trace")
 
     def __init__(self) -> None:
         self.trace: Any = None
         self.hooks: tuple[Hook, ...] = ()
+        self.policies: set[str] = set()  # of the executors whose runs are in it
 
 
 class LoggingHook(Hook):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import expect
+from ..errors import GraphError, expect
 from ..events import ExecutionPhase, Hook, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -143,6 +143,8 @@ class Executor:
                 running.contexts = contexts  # as joined() does, without a call within a call
             watched = entered or around or context.hooks or self.profiles.hooks or watchers()
             hooks = hooks_around(context, self.profiles.hooks) if watched else ()
+            if self.profiles.hooks:
+                self.profiles.policies.add(programs.policy)
             active = around if contexts is None else contexts
             ready = self.last_calls.get(id(graph)) if plain else None
             if active and ready is not None and (room := context_room(active)) is not None:
@@ -157,8 +159,12 @@ class Executor:
             if plain and program.trusted and context_room(active) is None:
                 self.last_calls.remember(graph, names, values, program)
             return run_program(context, program, values, out, hooks, active)
-        except BaseException:
+        except BaseException as error:
             context.notify(ExecutionPhase.ERROR)
+            if isinstance(error, GraphError) and error.diagnostic.code == "E125" and inputs is not None:
+                from ..lang.context import blamed_score
+
+                raise blamed_score(error, graph, inputs) from error.__cause__
             raise
         finally:
             if contexts is not None:

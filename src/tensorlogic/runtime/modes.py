@@ -375,7 +375,7 @@ def enable_profiling(executor: Executor) -> None:
 
     profiles = executor.profiles
     if not profiles.hooks:
-        profiles.trace = Trace()
+        profiles.trace, profiles.policies = Trace(), set()
         profiles.hooks = (profiles.trace,)
 
 
@@ -388,5 +388,6 @@ def get_profile_data(executor: Executor) -> ProfileData:
     """Return the ``ProfileData`` of the runs since profiling was enabled; of none, an empty one."""
     from .. import ProfileData
 
-    trace = executor.profiles.trace
-    return ProfileData() if trace is None else ProfileData.from_trace(trace)
+    profiles = executor.profiles
+    compiled = profiles.policies == {"fast"}
+    return ProfileData() if profiles.trace is None else ProfileData.from_trace(profiles.trace, compiled=compiled)
