@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from functools import partial
 from typing import Any
 
@@ -402,3 +403,20 @@ def test_what_a_plan_prints_about_threads_is_what_runs(
     assert set(teams) == {s.threads for s in plan.steps if s.threads > 1}
     if by.startswith("numpy"):
         assert (1 in counts) == (step.threads > 0)
+
+
+def test_work_that_is_done_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Any] = []
+    monkeypatch.setattr(threads, "_hand_out", waiting.extend)  # a pool that is busy keeps tickets for a while
+
+    class Values:
+        pass
+
+    def kept() -> weakref.ref[Values]:
+        values = Values()
+        threads.together([lambda: values, lambda: values], 2)
+        return weakref.ref(values)
+
+    found = kept()
+    assert waiting
+    assert found() is None

@@ -142,6 +142,10 @@ def allowed() -> int:
     return workers() if count is None else count
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Ticket:
     """Leave for one more thread to take part in some work, until the caller takes it back."""
 
@@ -158,6 +162,7 @@ class _Ticket:
             try:
                 self.context.run(self.work)
             finally:
+                self.work = _nothing  # the arrays of the work are the caller's again, to let go of
                 self.ended = True
                 self.done.release()
 
@@ -166,7 +171,9 @@ class _Ticket:
 
         That may come right after the lock was taken, which nobody would give back then: so ``ended`` says whether to wait at all.
         """
-        if self.owner.setdefault("owner", "caller") == "thread" and not self.ended:
+        if self.owner.setdefault("owner", "caller") == "caller":
+            self.work = _nothing  # the ticket may lie in the queue for a while
+        elif not self.ended:
             self.done.acquire()
 
 
