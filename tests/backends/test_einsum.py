@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.backends import contract
 from tensorlogic.ir.algebra import ALGEBRAS
+from tensorlogic.plan.cost import contraction
 
 # the sizes that NumPy's test_einsum gives the letters a to k; upper case is an axis of size 1
 SIZES = dict(zip("abcdefghijk", [2, 3, 4, 5, 4, 3, 2, 6, 5, 4, 3], strict=True)) | {"l": 3, "m": 2, "n": 4, "z": 0}
@@ -360,7 +361,7 @@ def test_boolean_join_of_500() -> None:
 
 
 @pytest.mark.parametrize(
-    "equation", ["xy,y->x", "x,xy->y", "xy,xy->x", "xy,xy->y", "xy,xy->", "xyz,y->x", "bxy,by->bx"]
+    "equation", ["xy,y->x", "x,xy->y", "xy,xy->x", "xy,xy->y", "xy,xy->", "xzy,y->x", "bxy,by->bx"]
 )
 @pytest.mark.parametrize("dtype", ["bool", "float32"])
 def test_truth_values_that_are_used_once_are_not_cast(
@@ -471,6 +472,19 @@ def test_budgets_hold_with_kernels_that_copy_factors(equation: str, algebra: str
         held += 1
         assert _measured(executor, graph, values, int(share * whole)) <= 1.1 * share * whole + SLACK
     assert held
+
+
+@pytest.mark.parametrize(
+    ("equation", "kernel"),
+    [
+        ("xy,y->x", "blocks"), ("bxy,by->bx", "matmul"), ("xz,z->x", "matmul"), ("xz,xz->", "blocks"), ("yx,y->x", "blocks"),
+        ("zyx,zy->zx", "blocks"), ("yxz,yz->yx", "matmul"),
+    ],
+)  # fmt: skip
+def test_truth_values_are_compared_where_rows_are_long(equation: str, kernel: str) -> None:
+    sizes = {"b": 3, "x": 20_000, "y": 300, "z": 20}
+    shapes = [tl.TensorShape([sizes[c] for c in part]) for part in equation.split("->")[0].split(",")]
+    assert contraction(equation, "boolean", shapes).kernel == kernel
 
 
 def test_boolean_takes_any_number_as_truth() -> None:

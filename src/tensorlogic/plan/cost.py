@@ -17,6 +17,7 @@ from ..ir.type_rules import label_sizes
 from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
 
 FEW = 1 << 13  # elements from which it matters how they are added up
+LONG = 256  # elements of a row of truth values from which NumPy compares it faster than BLAS multiplies it, cast before
 SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
 
 
@@ -97,20 +98,34 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
         if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
             left = tuple(x for x in form.output if x in a and x not in b)
             right = tuple(x for x in form.output if x in b and x not in a)
-            vector = any(math.prod(sizes[x] for x in free) == 1 for free in (left, right))
-            # truth values are compared where they are, where BLAS would use each of its casts once only
-            once = vector and row.reduce == "any" and math.prod(sizes.values()) >= BLOCK
+            shared = tuple(x for x in form.output if x in a and x in b)
+            once = (
+                row.reduce == "any"
+                and math.prod(sizes.values()) >= BLOCK
+                and _compared(sizes, labels, left, right, shared)
+            )
             return Contraction(
                 form,
                 sizes,
                 labels,
                 "blocks" if once else "matmul",
-                batch=tuple(x for x in form.output if x in a and x in b),
+                batch=shared,
                 left=left,
                 right=right,
                 inner=tuple(x for x in a if x in summed and x in b),
             )
     return Contraction(form, sizes, labels, "blocks")
+
+
+def _compared(sizes: dict[str, int], labels: Sequence[Labels], left: Labels, right: Labels, batch: Labels) -> bool:
+    """Tell whether truth values are compared where they are: where BLAS would use casts once only, and rows in memory are long."""
+    rows, columns = (math.prod(sizes[x] for x in free) for free in (left, right))
+    if rows > 1 and columns > 1:
+        return False
+    largest = max(labels, key=lambda own: math.prod(sizes[x] for x in own))
+    last = next((sizes[x] for x in reversed(largest) if sizes[x] != 1), 1)
+    many = math.prod(sizes[x] for x in batch) > 1  # products of a batch are done by BLAS one by one, in the cache
+    return rows == columns == 1 or last >= LONG * (1 + many)
 
 
 def elements(t: TensorType) -> int:
