@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.backends import contract
 from tensorlogic.ir.algebra import ALGEBRAS
+from tensorlogic.plan.cost import contraction
 
 # the sizes that NumPy's test_einsum gives the letters a to k; upper case is an axis of size 1
 SIZES = dict(zip("abcdefghijk", [2, 3, 4, 5, 4, 3, 2, 6, 5, 4, 3], strict=True)) | {"l": 3, "m": 2, "n": 4, "z": 0}
@@ -353,7 +356,7 @@ def test_boolean_join_of_500() -> None:
 
 
 @pytest.mark.parametrize(
-    "equation", ["xy,y->x", "x,xy->y", "xy,xy->x", "xy,xy->y", "xy,xy->", "xyz,y->x", "bxy,by->bx"]
+    "equation", ["xy,y->x", "x,xy->y", "xy,xy->x", "xy,xy->y", "xy,xy->", "xzy,y->x", "bxy,by->bx"]
 )
 @pytest.mark.parametrize("dtype", ["bool", "float32"])
 def test_truth_values_that_are_used_once_are_not_cast(
@@ -394,6 +397,85 @@ def test_copies_of_factors_into_matrices_are_planned(equation: str, copied: int,
     # the other result is held, so that its memory is not used again
     _, peak = measured(executor.execute, graph, values)
     assert peak == pytest.approx(planned, rel=0.02, abs=20_000)
+
+
+def _measured(executor: tl.Executor, graph: tl.EinsumGraph, values: Any, budget: int | None = None) -> int:
+    held = executor.execute(graph, values, budget=budget)  # so that its memory is not used again
+    tracemalloc.start()
+    try:
+        executor.execute(graph, values, budget=budget)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        del held
+
+
+SLACK = 128 << 10  # buffers of NumPy's loops, and what Python itself takes
+MOVED = (
+    "ij,jk->ik", "ij,kj->ik", "ji,jk->ki", "bij,bjk->ibk", "abcd,bde->ace", "aij,bjk->kbai", "byx,by->bx", "ij,ij->i",
+    "ijp,jk->ik", "ij,ik->ijk", "ij,j,jk->ik", "ijk->ki", "aab,bc->ac",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["exact", "fast"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
+@pytest.mark.parametrize("algebra", sorted(ALGEBRAS))
+def test_what_contractions_take_while_they_run_is_planned(algebra: str, dtype: str, policy: str) -> None:
+    row, rng = ALGEBRAS[algebra], np.random.default_rng(11)
+    if row.numbers and dtype == "bool":
+        pytest.skip("truth values are cast first")
+    many = 260_000 if policy == "exact" else 1_600_000 if dtype == "bool" or algebra == "boolean" else 100_000
+    for equation in MOVED:
+        parts = equation.split("->")[0].split(",")
+        if len(parts) != 2 and algebra.endswith("residuum"):
+            continue
+        side = math.ceil(many ** (1 / len({*equation} - {*",->"})))
+        b = tl.GraphBuilder()
+        inputs = [b.input(f"x{n}", [side] * len(part), dtype) for n, part in enumerate(parts)]
+        graph, executor = b.build(y=b.einsum(equation, *inputs, algebra=algebra)), tl.Executor(policy=policy)
+        values = {f"x{n}": (rng.random([side] * len(part)) < 0.1).astype(dtype) for n, part in enumerate(parts)}
+        planned = executor.plan(graph, values).peak_bytes
+        assert _measured(executor, graph, values) <= 1.1 * planned + SLACK, equation
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(
+    ("equation", "algebra"),
+    [
+        ("ij,kj->ik", "min_plus"), ("ij,kj->ik", "log_sum_exp"), ("ij,jk->ik", "max_product"), ("abcd,bde->ace", "max_product"),
+        ("abcd,bde->ace", "boolean"), ("bij,bkj->bik", "noisy_or"), ("ij,kj->ki", "lukasiewicz"), ("xzy,y->x", "boolean"),
+    ],
+)  # fmt: skip
+def test_budgets_hold_with_kernels_that_copy_factors(equation: str, algebra: str, dtype: str) -> None:
+    parts, rng = equation.split("->")[0].split(","), np.random.default_rng(12)
+    side = math.ceil(8_000_000 ** (1 / len({*equation} - {*",->"})))
+    b = tl.GraphBuilder()
+    inputs = [b.input(f"x{n}", [side] * len(part), dtype) for n, part in enumerate(parts)]
+    y = b.einsum(equation, *inputs, algebra=algebra)
+    graph, executor = b.build(y=b.any(y) if algebra == "boolean" else b.max(y)), tl.Executor()
+    values = {f"x{n}": (rng.random([side] * len(part)) < 0.1).astype(dtype) for n, part in enumerate(parts)}
+    whole, held = executor.plan(graph, values).peak_bytes, 0
+    for share in (0.9, 0.5, 0.2):
+        try:
+            executor.plan(graph, values, budget=int(share * whole))
+        except tl.OutOfMemoryError:
+            continue
+        held += 1
+        assert _measured(executor, graph, values, int(share * whole)) <= 1.1 * share * whole + SLACK
+    assert held
+
+
+@pytest.mark.parametrize(
+    ("equation", "kernel"),
+    [
+        ("xy,y->x", "blocks"), ("bxy,by->bx", "matmul"), ("xz,z->x", "matmul"), ("xz,xz->", "blocks"), ("yx,y->x", "blocks"),
+        ("zyx,zy->zx", "blocks"), ("yxz,yz->yx", "matmul"),
+    ],
+)  # fmt: skip
+def test_truth_values_are_compared_where_rows_are_long(equation: str, kernel: str) -> None:
+    sizes = {"b": 3, "x": 20_000, "y": 300, "z": 20}
+    shapes = [tl.TensorShape([sizes[c] for c in part]) for part in equation.split("->")[0].split(",")]
+    assert contraction(equation, "boolean", shapes).kernel == kernel
 
 
 def test_boolean_takes_any_number_as_truth() -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..ir.spec import Labels
+from ..plan.native_memory import word_orders
 from . import packed
 from .packed import Words
 
@@ -109,23 +110,15 @@ def _over_output(own: Labels, output: Labels, sizes: Sizes) -> Change:
 
 def _product(a: Labels, b: Labels, output: Labels, sizes: Sizes) -> Callable[[Words, Words], Words]:
     """Return what contracts two factors that share labels which vanish."""
-    left, right = (tuple(x for x in output if x in f and x not in g) for f, g in ((a, b), (b, a)))
-    batch = tuple(x for x in output if x in a and x in b)
-    turn = bool(right) if not left else bool(right) and output[-1] == left[-1]
-    if turn:  # so that what is packed in the result is packed in the second
-        a, b, left, right = b, a, right, left
-    if not right and left and a[-1] in left:  # a vector times a matrix: its rows are ORed as they are
-        a, b, left, right, turn = b, a, right, tuple(x for x in a if x in left), not turn
-    inner = tuple(x for x in a if x not in output)
-    if a[-1] in inner:
-        inner = (*(x for x in inner if x != a[-1]), a[-1])
-    labels_out = (*batch, *left, *right)
+    orders = word_orders(a, b, output)
+    turn, batch, left, right, inner = orders
+    a, b = (b, a) if turn else (a, b)
     head = tuple(sizes[x] for x in batch)
-    ready_a = _ordered(a, (*batch, *left, *inner), sizes)
-    ready_b = _ordered(b, (*batch, *inner, *right), sizes)
-    finish = _ordered(labels_out, output, sizes)
+    ready_a, ready_b = (_ordered(own, order, sizes) for own, order in zip((a, b), orders.factors, strict=True))
+    finish = _ordered(orders.product, output, sizes)
     if not right:
-        gap, axes = [1] * len(left), tuple(range(len(labels_out), len(labels_out) + len(inner)))
+        gap, first = [1] * len(left), len(orders.product)
+        axes = tuple(range(first, first + len(inner)))
 
         def meet(x: Words, y: Words) -> Words:
             y = ready_b(y)

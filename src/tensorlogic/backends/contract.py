@@ -13,6 +13,7 @@ from ..ir import ops
 from ..ir.algebra import ALGEBRAS, Algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
+from ..plan.contraction_memory import block_labels
 from ..plan.cost import BLOCK, Contraction
 from .base import Kernel
 
@@ -93,7 +94,8 @@ def _reducer(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array, tuple[int, 
 def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
     top = np.max(x, axis=axes, keepdims=True)
     shift = np.where(np.isfinite(top), top, 0).astype(x.dtype)
-    total = np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift
+    rest = np.asarray(x - shift)
+    total = np.log(np.sum(np.exp(rest, out=rest), axis=axes, keepdims=True)) + shift
     return np.squeeze(total, axes)
 
 
@@ -257,6 +259,14 @@ def _size(labels: Labels, sizes: dict[str, int]) -> int:
     return math.prod(sizes[x] for x in labels)
 
 
+def _lukasiewicz(x: Array, y: Array) -> Array:
+    """The part of a sum above 1, made in one array; in this order unsigned integers are safe."""
+    total = np.asarray(np.add(x, y))
+    np.maximum(total, 1, out=total)
+    total -= 1
+    return total
+
+
 def _residuum(x: Array, y: Array, otherwise: Array) -> Array:
     """1 where x is at most y; NaN of either stays NaN."""
     return np.where(np.isnan(x), x, np.where(np.less_equal(x, y), 1, otherwise))
@@ -268,7 +278,7 @@ COMBINE: dict[str, Callable[..., Any]] = {
     "minimum": np.minimum,
     "maximum": np.maximum,
     "add": np.add,
-    "lukasiewicz": lambda x, y: np.maximum(np.add(x, y), 1) - 1,  # in this order unsigned integers are safe
+    "lukasiewicz": _lukasiewicz,
     "godel_implies": lambda x, y: _residuum(x, y, y),
     "goguen_implies": lambda x, y: _residuum(x, y, np.divide(y, x)),
 }
@@ -327,10 +337,12 @@ def _blocked(
     reduced = tuple(range(len(output), len(space)))
     working = np.dtype("float32") if dtype == np.float16 else dtype
     reduce, merge, cast = _reducer(row, working), MERGE[row.reduce], caster(row, working)
-    order = list(range(len(space)))
-    if row.reduce == "any":  # in any order: blocks lie together in the largest factor
-        largest = max(owned, key=lambda own: _size(own, form.sizes))
-        order.sort(key=lambda axis: largest.index(space[axis]) if space[axis] in largest else -1)
+    order = [space.index(x) for x in block_labels(form, row) if x in wide]
+
+    def reduced_block(parts: Sequence[Array], block: tuple[slice, ...]) -> Array:
+        term = join_factors(row, [take_block(x, block) for x in parts])
+        term = np.broadcast_to(term, [s.stop - s.start for s in block])
+        return reduce(term, reduced) if reduced or row.reduce == "noisy_or" else term
 
     def contract(*operands: Array) -> Array:
         out = np.full(shape[: len(output)], row.zero, working)
@@ -341,14 +353,11 @@ def _blocked(
             for x, ready, own in zip(operands, prepare, owned, strict=True)
         ]
         for block in index_blocks(shape, order):
-            term = join_factors(row, [take_block(x, block) for x in parts])
-            term = np.broadcast_to(term, [s.stop - s.start for s in block])
-            value = reduce(term, reduced) if reduced or row.reduce == "noisy_or" else term
-            target = block[: len(output)]
+            target = block[: len(output)]  # nothing of one block is held while the next is joined
             if all(s.start == 0 for s in block[len(output) :]):
-                out[target] = value
+                out[target] = reduced_block(parts, block)
             else:
-                out[target] = merge(out[target], value)
+                out[target] = merge(out[target], reduced_block(parts, block))
         return out.astype(dtype, copy=False).reshape(final)
 
     return contract

@@ -138,17 +138,31 @@ def _slope(row: Algebra, factors: Sequence[Array], wrt: int) -> Array:
 
 
 def placed(
-    total: Array, space: Labels, own: Labels, form: Contraction, wrt: int, like: TensorType, dtype: np.dtype[Any]
+    total: Array,
+    space: Labels,
+    own: Labels,
+    form: Contraction,
+    wrt: int,
+    like: TensorType,
+    dtype: np.dtype[Any],
+    out: Array = None,
 ) -> Array:
-    """Give a gradient over the index space the shape of its factor: its axis order, diagonals and size-1 axes."""
+    """Give a gradient over the index space the shape of its factor: its axis order, diagonals and size-1 axes.
+
+    What comes out in order is the gradient itself; with ``out`` it is written there.
+    """
     squeezed = total.reshape([form.sizes[x] for x in space if x in own])
     inside = [x for x in space if x in own]
     ordered = squeezed.transpose([inside.index(x) for x in own])
     shape = [int(d) for d in like.shape or ()]
     labels = form.spec.inputs[wrt]
     if len(set(labels)) == len(labels):
-        return ordered.reshape(shape).astype(dtype)
-    out = np.zeros(shape, dtype)
+        if out is None:
+            return np.asarray(ordered.reshape(shape), dtype, order="C")
+        out[...] = ordered.reshape(shape)
+        return out
+    out = np.empty(shape, dtype) if out is None else out
+    out[...] = 0
     grid = np.ogrid[tuple(slice(0, form.sizes[x]) for x in own)]
     key = tuple(grid[own.index(x)] if x in own else 0 for x in labels)
     out[key] = ordered

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..events import check_contexts
 from ..plan import sharing
+from ..plan.native_memory import PIECE, SQUARE
 from ..plan.sharing import DENSE
 from .native import support
 from .threads import allowed, share
 
 Words = Any  # an array of uint64
 ENOUGH = 1 << 20  # bits worth loading numba for, where it is not loaded yet
-SQUARE = 90  # ORs of 16 words that take as long as the transpose of 64 by 64 bits
 PAUSE = 1 << 26  # words of a closure after which it can be stopped
 PANEL = 16  # words of a row that are gone through at a time where many bits are set
 
@@ -70,24 +70,49 @@ def pack(x: Any) -> Words:
     x = np.asarray(x)
     if x.ndim == 0:
         x = x.reshape(1)
-    flags = x if x.dtype == np.bool_ else x != 0
+    out = np.empty((*x.shape[:-1], width(x.shape[-1])), np.uint64)
+    if out.size:
+        _pack_into(x, out)
+    return out
+
+
+def _pack_into(x: Any, out: Words) -> None:
+    """Write an array as words; of one that is not of truth values, or does not lie in order, a piece at a time is copied."""
+    n = x.shape[-1]
+    in_rows = x.ndim == 2 and x.strides[1] == 1 and x.strides[0] >= n  # columns of a matrix are read where they lie
+    if x.dtype == np.bool_ and (in_rows or x.flags.c_contiguous):
+        _pack_flags(x, out)
+        return
+    row = x.size // len(x)
+    if x.ndim > 2 and row > PIECE:
+        for part, words in zip(x, out, strict=True):
+            _pack_into(part, words)
+        return
+    rows = x.ndim > 1  # else one, of words of its own
+    step = max(1, PIECE // row) if rows else len(x)
+
+    def some(lo: int, hi: int) -> None:
+        for k in range(lo, hi, step):
+            piece = slice(k, min(k + step, hi)) if rows else slice(None)
+            flags = x[piece] if x.dtype == np.bool_ else x[piece] != 0
+            _pack_flags(np.ascontiguousarray(flags), out[piece])
+
+    _shared(len(x) if rows else 1, rows and x.size >= sharing.PACKED_BYTES, some)
+
+
+def _pack_flags(flags: Any, out: Words) -> None:
+    """Write truth values that lie in order, or are columns of a matrix, as words."""
     n = flags.shape[-1]
-    if flags.ndim != 2 or flags.strides[1] != 1 or flags.strides[0] < n:  # columns of a matrix are read where they lie
-        flags = np.ascontiguousarray(flags)
-    out = np.empty((*flags.shape[:-1], width(n)), np.uint64)
-    if not out.size:
-        return out
     kernels = _native(flags.size)
     if kernels is None:
         whole = np.zeros((*flags.shape[:-1], width(n) * 8), np.uint8)
         whole[..., : n + 7 >> 3] = np.packbits(flags, axis=-1, bitorder="little")
         out[...] = whole.view("<u8")
-        return out
+        return
     rows = out.reshape(-1, width(n))
     stride = flags.strides[0] if flags.ndim == 2 else n  # bytes from one row to the next
     flat = np.lib.stride_tricks.as_strided(flags, ((len(rows) - 1) * stride + n,), (1,)).view(np.uint8)
     _shared(len(rows), flags.size >= sharing.PACKED_BYTES, lambda lo, hi: kernels.pack(flat, n, stride, rows, lo, hi))
-    return out
 
 
 def unpack(words: Words, n: int, out: Any = None) -> Any:

@@ -159,6 +159,7 @@ class _Ticket:
             try:
                 self.task()
             finally:
+                self.task = None  # its arrays are the caller's again, to let go of
                 self.ended = True
                 self.done.release()
 

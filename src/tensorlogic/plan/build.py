@@ -18,7 +18,8 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
-from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, rounds, scratch_bytes
+from .contraction_memory import numpy_bytes
+from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, rounds
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
@@ -269,6 +270,8 @@ def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], devic
         reads = tuple(slot_of[a][0] for a in node.args)
         arg_types = tuple(types[a][0] for a in node.args)
         form = contraction_of(node.op, arg_types)
+        if form is not None and form.kernel == "view" and arg_types[0].dtype != types[i][0].dtype:
+            form = form._replace(kernel="reduce")  # a cast is new memory
         fresh = allocates(node.op, form)
         if (not fresh or isinstance(node.op, ops.Reshape)) and reads:
             root[writes[0]] = root[reads[0]]
@@ -288,12 +291,19 @@ def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], devic
             location=node.locations[0] if node.locations else None,
             contraction=form,
             bodies=tuple([lay_out_body(body, devices[i]) for body in bodies(node.op)]) if loops else (),
-            scratch=map_bytes(node.op, types[i][0]) if form is None else scratch_bytes(form, arg_types, types[i][0]),
+            scratch=_scratch(node.op, form, arg_types, types[i][0]),
         )
         steps.append(step)
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
     outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)
+
+
+def _scratch(op: Op, form: Contraction | None, args: Sequence[TensorType], result: TensorType) -> int:
+    """Return the bytes that NumPy takes for an operation while it runs, beside its results."""
+    if form is None or not isinstance(op, ops.Einsum | ops.ContractVJP):
+        return map_bytes(op, result)
+    return numpy_bytes(op, form, args, result)
 
 
 def _roots(steps: Sequence[Step], slots: int) -> list[int]:

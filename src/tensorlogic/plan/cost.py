@@ -17,6 +17,7 @@ from ..ir.type_rules import label_sizes
 from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
 
 FEW = 1 << 13  # elements from which it matters how they are added up
+LONG = 256  # elements of a row of truth values from which NumPy compares it faster than BLAS multiplies it, cast before
 SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
 
 
@@ -34,7 +35,6 @@ class Contraction(NamedTuple):
     left: Labels = ()
     right: Labels = ()
     inner: Labels = ()
-    terms: int | None = None  # arrays of a block that "blocks" holds at once, where the algebra needs more than others
 
     @property
     def in_order(self) -> bool:
@@ -49,50 +49,13 @@ class Contraction(NamedTuple):
         return 0 if self.kernel == "view" else points if self.kernel in ("product", "reduce") else 2 * points
 
 
-_TERMS = {"log_sum_exp": 3, "lukasiewicz": 3, "godel_residuum": 3, "goguen_residuum": 4}  # joins of several NumPy calls
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
-
-
-def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorType) -> int:
-    """Return the bytes that a contraction takes while it runs, beside its result: casts, copies into BLAS form, blocks."""
-    size = ITEMSIZE[result.dtype or "float64"]
-    if form.kernel == "blocks":
-        terms = 2 + (len(form.labels) > 2) if form.terms is None else form.terms  # this block and the one before
-        wide = 4 if result.dtype == "float16" else size
-        cast = sum(elements(t) * wide for t in args if t.dtype != result.dtype or wide != size)
-        return _block_points(form) * wide * terms + cast
-    if form.kernel != "matmul":
-        return 0
-    wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
-    cast = sum(elements(t) * wide for t in args if t.dtype != result.dtype or wide != size)
-    moved = sum(elements(t) * wide for own, t in zip(form.labels, args, strict=False) if _is_copied(form, own))
-    return cast + moved + (elements(result) * wide if wide != size else 0)
 
 
 def map_bytes(op: Op, result: TensorType) -> int:
     """Return the bytes that an element-wise operation takes while it runs: an implication has a mask, and values for either case."""
     values = {"godel_implies": 1, "goguen_implies": 2}.get(op.fn if isinstance(op, ops.Elementwise) else "", 0)
     return elements(result) * (1 + values * ITEMSIZE[result.dtype or "float64"]) if values else 0
-
-
-def _is_copied(form: Contraction, own: tuple[str, ...]) -> bool:
-    """Tell whether a factor is copied to become a matrix: where indices that are its rows or columns do not stand side by side."""
-    own = tuple(x for x in own if form.sizes[x] != 1)
-    for group in (form.left, form.right, form.inner):
-        inside = tuple(x for x in group if x in own)
-        first = own.index(inside[0]) if inside else 0
-        if own[first : first + len(inside)] != inside:
-            return True
-    return False
-
-
-def _block_points(form: Contraction) -> int:
-    """Return the points of one block: whole along the last axes of the index space, at most BLOCK."""
-    points, room = 1, BLOCK
-    for label in reversed((*form.spec.output, *form.spec.contracted)):
-        points *= max(1, min(form.sizes[label], room))
-        room //= max(1, form.sizes[label])
-    return points if 0 not in form.sizes.values() else 0
 
 
 def contraction_of(op: Op, args: Sequence[TensorType]) -> Contraction | None:
@@ -123,10 +86,10 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
     )
     row = ALGEBRAS[algebra_name]
     if any(sizes[x] == 0 for x in contracted):  # the reduction of nothing is the algebra's zero, whatever else there is
-        return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
+        return Contraction(form, sizes, labels, "blocks")
     summed = {x for x in contracted if sizes[x] != 1 or any(x in own for own in labels)}
     if len(labels) == 1:
-        return Contraction(form, sizes, labels, "reduce" if summed else "view")
+        return Contraction(form, sizes, labels, "reduce" if summed or not row.distributive else "view")
     alone = {x for x in summed if sum(x in own for own in labels) == 1}
     if len(labels) == 2 and row.distributive:
         a, b = (tuple(x for x in own if x not in alone) for own in labels)
@@ -135,20 +98,34 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
         if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
             left = tuple(x for x in form.output if x in a and x not in b)
             right = tuple(x for x in form.output if x in b and x not in a)
-            vector = any(math.prod(sizes[x] for x in free) == 1 for free in (left, right))
-            # truth values are compared where they are, where BLAS would use each of its casts once only
-            once = vector and row.reduce == "any" and math.prod(sizes.values()) >= BLOCK
+            shared = tuple(x for x in form.output if x in a and x in b)
+            once = (
+                row.reduce == "any"
+                and math.prod(sizes.values()) >= BLOCK
+                and _compared(sizes, labels, left, right, shared)
+            )
             return Contraction(
                 form,
                 sizes,
                 labels,
                 "blocks" if once else "matmul",
-                batch=tuple(x for x in form.output if x in a and x in b),
+                batch=shared,
                 left=left,
                 right=right,
                 inner=tuple(x for x in a if x in summed and x in b),
             )
-    return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
+    return Contraction(form, sizes, labels, "blocks")
+
+
+def _compared(sizes: dict[str, int], labels: Sequence[Labels], left: Labels, right: Labels, batch: Labels) -> bool:
+    """Tell whether truth values are compared where they are: where BLAS would use casts once only, and rows in memory are long."""
+    rows, columns = (math.prod(sizes[x] for x in free) for free in (left, right))
+    if rows > 1 and columns > 1:
+        return False
+    largest = max(labels, key=lambda own: math.prod(sizes[x] for x in own))
+    last = next((sizes[x] for x in reversed(largest) if sizes[x] != 1), 1)
+    many = math.prod(sizes[x] for x in batch) > 1  # products of a batch are done by BLAS one by one, in the cache
+    return rows == columns == 1 or last >= LONG * (1 + many)
 
 
 def elements(t: TensorType) -> int:

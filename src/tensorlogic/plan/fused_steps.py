@@ -12,7 +12,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.types import TensorType, dims
-from .cost import elements, rounds
+from .cost import rounds
 
 if TYPE_CHECKING:
     from ..passes.split import Join
@@ -111,23 +111,27 @@ def _ordered(
 
 
 def _packed(parts: Sequence[Step], kind: str) -> int:
-    """Return the bytes that a step takes while it runs; on packed bits, words of what it reads and makes, and of one round more."""
+    """Return the bytes that a step takes while it runs; on packed bits, words of what it reads and makes, twice for another order or round."""
     if kind in ("integers", "weights", "fuzzy"):
         from .small_numbers import scratch_bytes
 
         return scratch_bytes(parts, kind)
     if kind == "closure":  # floats of both factors and of the product, for BLAS
         return 14 * max(_padded(t) for p in parts for t in (*p.arg_types, *p.types))
-    if kind not in ("bits", "fixpoint") and not (kind == "algebra" and parts[0].types[0].dtype == "bool"):
+    if kind not in ("algebra", "bits", "fixpoint"):
         return 0
+    from .native_memory import native_bytes, words_bytes  # loaded by graphs that ask for it
+
+    if kind == "algebra":
+        [part] = parts
+        assert isinstance(part.op, ops.Einsum | ops.ContractVJP) and part.contraction is not None
+        return native_bytes(part.op, part.contraction, part.arg_types, part.types[0])
     every = [t for p in parts for t in (*p.arg_types, *p.types)]
     inside = [b for p in parts for b in p.bodies]
     if any(isinstance(s.op, ops.Collective) for b in inside for s in b.steps):  # blocks of other ranks are not kept
-        return 2 * sum(elements(t) // 8 + 64 for t in every) + sum(
-            b.peak_bytes // 8 + 64 * len(b.steps) for b in inside
-        )
+        return 2 * sum(words_bytes(dims(t)) for t in every) + sum(b.peak_bytes // 8 + 64 * len(b.steps) for b in inside)
     every += [t for b in inside for s in b.steps for t in s.types]
-    return 2 * sum(elements(t) // 8 + 64 for t in every)
+    return 2 * sum(words_bytes(dims(t)) for t in every)
 
 
 def _padded(t: TensorType) -> int:

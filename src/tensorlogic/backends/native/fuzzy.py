@@ -16,10 +16,11 @@ from numba import types
 
 from ...ir.types import TensorType, dims
 from ...plan.cost import Contraction
+from ...plan.native_memory import join_layout
 from ..base import Kernel
 from ..threads import allowed, share
 from .explicit import NUMBER, Explicit
-from .semiring import join_layout, laid_out
+from .semiring import laid_out
 
 Array = Any
 # columns and rows of a block of the second factor that stays near while rows of the first go by

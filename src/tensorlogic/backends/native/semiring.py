@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ...ir.algebra import ALGEBRAS, Algebra, check_domain
 from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.cost import Contraction
+from ...plan.native_memory import AT_A_TIME, FEW, NARROW, Layout, join_layout, loop_way, same_order, spread_steps
 from ...plan.sharing import THIN
 from ..base import Kernel
 from ..contract import MERGE, bind_contraction, caster, prepared, without
@@ -28,8 +29,6 @@ Array = Any  # a NumPy array; the plan says more about it than a type could
 Contract = Callable[[Array, Array, Array], None]  # [n, i, k] and [n, k, j] in, [n, i, j] written
 ROWS = frozenset(name for name in ALGEBRAS if name not in ("real", "boolean"))  # those two have better kernels
 WORTH = 1 << 15  # terms above which a kernel is faster than the NumPy path even counting how it is called
-NARROW = 16  # columns too few for the inner loop
-FEW = 16  # rows too few to look for NaN beforehand, or to be shared among threads
 _NOTHING = np.empty((0, 0, 0), np.uint8)
 LEAST_SUM = 1e-100  # sums of exponentials under it have lost too much to rounding on the way
 
@@ -53,32 +52,6 @@ def make_ready(row: Algebra, dtype: str) -> None:
         entry(*key, dtype)
 
 
-class _Layout(NamedTuple):
-    """Where the indices of two factors go."""
-
-    batch: Labels  # in both factors and the result
-    left: Labels  # in the first and the result
-    right: Labels
-    inner: Labels  # in both, reduced
-    alone: tuple[Labels, Labels]  # reduced, in one factor only
-
-
-def join_layout(form: Contraction) -> _Layout:
-    """Return where the indices of two factors go."""
-    a, b = form.labels
-    output = form.spec.output
-    return _Layout(
-        batch=tuple(x for x in output if x in a and x in b),
-        left=tuple(x for x in output if x in a and x not in b),
-        right=tuple(x for x in output if x in b and x not in a),
-        inner=tuple(x for x in a if x in b and x not in output),
-        alone=(
-            tuple(x for x in a if x not in b and x not in output),
-            tuple(x for x in b if x not in a and x not in output),
-        ),
-    )
-
-
 def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel | None:
     """Return the native kernel of an einsum of two factors in another algebra; None where there is none.
 
@@ -95,7 +68,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     cast = caster(row, dtype)
     layout = join_layout(form)
     labels_out = (*layout.batch, *layout.left, *layout.right)
-    in_order = labels_out == output
+    in_order = same_order(form, labels_out, output)
     shape = [sizes[x] for x in output]
     shape_out = [sizes[x] for x in labels_out]
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
@@ -119,7 +92,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
         if not spread:
             run(*lay(a, b), target)
         else:
-            parts = _parts(row, form.labels, layout, sizes, a, b)
+            parts = _parts(row, form, layout, a, b)
             run(*next(parts), target)
             for pair in parts:
                 more = np.empty_like(target)
@@ -152,7 +125,7 @@ def _placing(kernel: Kernel) -> Kernel:
 
 
 def laid_out(
-    labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int]
+    labels: Sequence[Labels], layout: Layout, sizes: dict[str, int]
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
     """Return what lays two factors out as [n, i, k] and [n, k, j], their own indices after k: views where they can be."""
     ends = layout.batch, layout.left, layout.right
@@ -165,11 +138,10 @@ def laid_out(
     return lambda a, b: (a.transpose(axes[0]).reshape(n, i, k * p), b.transpose(axes[1]).reshape(n, k * q, j))
 
 
-def _parts(
-    row: Algebra, labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int], a: Array, b: Array
-) -> Iterator[tuple[Array, Array]]:
+def _parts(row: Algebra, form: Contraction, layout: Layout, a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
     """Lay out factors with indices that only one of them has: reduced before, or spread over the other part by part."""
-    lay, alone = laid_out(labels, layout, sizes), layout.alone
+    labels, sizes, alone = form.labels, form.sizes, layout.alone
+    lay = laid_out(labels, layout, sizes)
     if _separable(row, layout, a, b):
         gone = {*alone[0], *alone[1]}
         (a, first), (b, second) = (without(row, x, own, gone, x.dtype) for x, own in zip((a, b), labels, strict=True))
@@ -179,8 +151,7 @@ def _parts(
     k, p, q = (math.prod(sizes[x] for x in group) for group in (layout.inner, *alone))
     (n, i, _), j = a.shape, b.shape[2]
     a, b = a.reshape(n, i, k, p, 1), b.reshape(n, k, 1, q, j)
-    room = max(a.size, b.size, n * i * j) // (n * k * max(i, j))  # spread copies no larger than what is there anyway
-    step = min(q, max(1, room)), min(p, max(1, room // q))
+    step = spread_steps(form, layout)
     for r in range(0, q, step[0]):
         for s in range(0, p, step[1]):
             x, y = a[:, :, :, s : s + step[1]], b[:, :, :, r : r + step[0]]
@@ -191,7 +162,7 @@ def _parts(
             )
 
 
-def _separable(row: Algebra, layout: _Layout, a: Array, b: Array) -> bool:
+def _separable(row: Algebra, layout: Layout, a: Array, b: Array) -> bool:
     """Tell whether reducing a factor before it is joined gives the same, infinities and signs included."""
     if not row.distributive:
         return False
@@ -218,10 +189,10 @@ def _folded(row: Algebra, dtype: np.dtype[Any]) -> Contract:
                 _dotted(_entry("dot", row.combine, row.reduce, dtype.name), a, b, c, *constants)
             case _:
                 loop = _entry("outer", row.combine, row.reduce, dtype.name)
-                y = np.ascontiguousarray(b)
+                y, step = _lines(b)
                 look = row.reduce != "noisy_or" and a.shape[1] >= FEW and a.size * b.shape[2] >= WORTH
-                tables = _surveyed(a, y, row.combine) if look else (_NOTHING, _NOTHING)
-                _share(lambda *part: loop(a, y, c, *tables, *part, *constants), a, b)
+                tables = _surveyed(a, b, row.combine) if look else (_NOTHING, _NOTHING)
+                _share(lambda *part: loop(a, y, step, c, *tables, *part, *constants), a, b)
         if row.reduce == "noisy_or":
             np.subtract(constants[1], c, c)
 
@@ -248,8 +219,8 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
 
     def with_care(a: Array, b: Array, c: Array, sums: Array, limit: float) -> None:
         loop = _entry("outer", "add", "logsumexp", dtype.name)
-        y = np.ascontiguousarray(b)
-        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b)
+        y, step = _lines(b)
+        _share(lambda *part: loop(a, y, step, c, sums, limit, *part, *constants), a, b)
 
     def run(a: Array, b: Array, c: Array) -> None:
         if min(c.shape[1:]) <= THIN:  # about as many exponentials as terms anyway
@@ -265,9 +236,11 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
             (high, x), (wide, y) = (_exponentials(v, axis) for v, axis in ((a, 2), (b, 1)))
             sums = shared_matmul(x, y)
             del x, y
-            total = np.log(sums)
-            total += high + wide
-            c[...] = total
+            some = max(1, AT_A_TIME // max(1, c.shape[0] * c.shape[2]))
+            for part in (slice(lo, lo + some) for lo in range(0, c.shape[1], some)):
+                total = np.log(sums[:, part])
+                total += high[:, part] + wide
+                c[:, part] = total
         if not sums.min() > LEAST_SUM:
             with_care(a, b, c, sums, LEAST_SUM)
 
@@ -284,10 +257,8 @@ def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
 
 def _way(a: Array, b: Array, swaps: bool) -> str:
     """Choose the loop by which index is long and which one the memory has last."""
-    rows, inner, columns = a.shape[1], a.shape[2], b.shape[2]
-    if columns >= NARROW:
-        return "dot" if rows <= 4 and inner >= NARROW and b.strides[1] < b.strides[2] else "outer"
-    return "swapped" if swaps and rows >= NARROW and (inner < NARROW or a.strides[1] < a.strides[2]) else "dot"
+    nearer = b.strides[1] < b.strides[2], a.strides[1] < a.strides[2]
+    return loop_way(a.shape[1], a.shape[2], b.shape[2], *nearer, swaps)
 
 
 def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
@@ -301,8 +272,19 @@ def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
 
 def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any) -> None:
     """Run a loop over rows that wants the reduced index last in both factors."""
-    x, y = np.ascontiguousarray(a), np.ascontiguousarray(b.transpose(0, 2, 1))
-    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, columns=False)
+    (x, step), (y, across) = _lines(a), _lines(b.transpose(0, 2, 1))
+    inner = a.shape[2]
+    _share(lambda lo, hi, *_: loop(x, step, y, across, inner, c, lo, hi, *constants), a, b, columns=False)
+
+
+def _lines(x: Array) -> tuple[Array, tuple[int, int]]:
+    """Return an array of three axes as one of one axis, and how far apart the first two lie in it; a copy only if the last does not lie together."""
+    size = x.itemsize
+    if (x.shape[2] != 1 and x.strides[2] != size) or any(s < 0 or s % size for s in x.strides):
+        x = np.ascontiguousarray(x)
+    step = x.strides[0] // size, x.strides[1] // size
+    length = (x.shape[0] - 1) * step[0] + (x.shape[1] - 1) * step[1] + x.shape[2] if x.size else 0
+    return np.lib.stride_tricks.as_strided(x, (length,), (size,)), step
 
 
 def _share(loop: Callable[..., None], a: Array, b: Array, *, columns: bool = True) -> None:

@@ -111,6 +111,13 @@ def _row(x: Any, n: int, i: int, lo: int, hi: int) -> Any:
 
 
 @_exact
+def _line(x: Any, step: Any, n: int, k: int, lo: int, hi: int) -> Any:
+    """Return part of a line of three axes that lie in ``x``, so far apart as ``step`` says, with the last one together."""
+    start = n * step[0] + k * step[1]
+    return x[start + lo : start + hi]
+
+
+@_exact
 def survey(x: Any, facts: Any, tall: int, wide: int, inf: Any) -> None:
     """Write down what each block of so many rows and columns holds that could make a NaN."""
     for n in range(x.shape[0]):
@@ -140,6 +147,7 @@ def outer(
     fold: Any,
     a: Any,
     b: Any,
+    step: Any,
     c: Any,
     by_row: Any,
     by_block: Any,
@@ -152,7 +160,7 @@ def outer(
 ) -> None:
     """Contract [n, i, k] with [n, k, j]: rows ``lo`` to ``hi`` of all n * i of them, columns ``left`` to ``right``.
 
-    The tables are what :func:`survey` found in the rows of the one and in the blocks of the other; where they are empty, NaN may
+    The second lies in an array of one axis, see :func:`_line`. The tables are what :func:`survey` found in the rows of the one and in the blocks of the other; where they are empty, NaN may
     be anywhere. Of noisy-or the result is what remains of 1.
     """
     rows, inner = a.shape[1], a.shape[2]
@@ -177,36 +185,50 @@ def outer(
                         rest = len(x) - len(x) % 4
                     for k in range(0, rest, 4):
                         x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
-                        y0, y1 = _row(b, n, k0 + k, j0, j1), _row(b, n, k0 + k + 1, j0, j1)
-                        y2, y3 = _row(b, n, k0 + k + 2, j0, j1), _row(b, n, k0 + k + 3, j0, j1)
+                        y0, y1 = _line(b, step, n, k0 + k, j0, j1), _line(b, step, n, k0 + k + 1, j0, j1)
+                        y2, y3 = _line(b, step, n, k0 + k + 2, j0, j1), _line(b, step, n, k0 + k + 3, j0, j1)
                         for j in range(len(total)):
                             t = _fold(join, fold, total[j], x0, y0[j], one)
                             t = _fold(join, fold, t, x1, y1[j], one)
                             t = _fold(join, fold, t, x2, y2[j], one)
                             total[j] = _fold(join, fold, t, x3, y3[j], one)
                     for k in range(rest, len(x)):
-                        xk, y = x[k], _row(b, n, k0 + k, j0, j1)
+                        xk, y = x[k], _line(b, step, n, k0 + k, j0, j1)
                         for j in range(len(total)):
                             total[j] = _fold_any(join, fold, total[j], xk, y[j], one)
 
 
 @_exact
-def dot(join: Any, fold: Any, a: Any, b: Any, c: Any, lo: int, hi: int, start: Any, one: Any) -> None:
-    """Contract [n, i, k] with [n, j, k], both with k last: rows ``lo`` to ``hi`` of all n * i of them.
+def dot(
+    join: Any,
+    fold: Any,
+    a: Any,
+    step: Any,
+    b: Any,
+    across: Any,
+    inner: int,
+    c: Any,
+    lo: int,
+    hi: int,
+    start: Any,
+    one: Any,
+) -> None:
+    """Contract [n, i, k] with [n, j, k], both as :func:`_line` has them: rows ``lo`` to ``hi`` of all n * i of them.
 
     Of noisy-or the result is what remains of 1.
     """
-    rows, inner = a.shape[1], a.shape[2]
+    rows = c.shape[1]
     lanes = np.empty(LANES, c.dtype)
     used = min(LANES, inner)
     for r in range(lo, hi):
         n = r // rows
         i = r - n * rows
-        for j in range(b.shape[1]):
+        for j in range(c.shape[2]):
             for m in range(used):
                 lanes[m] = start
             for k in range(0, inner, LANES):
-                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                last = min(inner, k + LANES)
+                x, y = _line(a, step, n, i, k, last), _line(b, across, n, j, k, last)
                 for m in range(len(x)):
                     lanes[m] = _fold_any(join, fold, lanes[m], x[m], y[m], one)
             total = start
@@ -240,7 +262,18 @@ def _log_sum(top: Any, total: Any) -> Any:
 
 @_exact
 def outer_exp(
-    a: Any, b: Any, c: Any, sums: Any, limit: float, lo: int, hi: int, left: int, right: int, one: Any, inf: Any
+    a: Any,
+    b: Any,
+    step: Any,
+    c: Any,
+    sums: Any,
+    limit: float,
+    lo: int,
+    hi: int,
+    left: int,
+    right: int,
+    one: Any,
+    inf: Any,
 ) -> None:
     """Contract as :func:`outer` by log-sum-exp, where a sum is not above ``limit``: the largest term first, then the sum."""
     rows, inner = a.shape[1], a.shape[2]
@@ -259,14 +292,14 @@ def outer_exp(
             top[:] = -inf
             total[:] = 0
             for k in range(inner):
-                x, y = a[n, i, k], b[n, k, j0:j1]
+                x, y = a[n, i, k], _line(b, step, n, k, j0, j1)
                 for j in range(len(top)):
                     top[j] = _merge((), top[j], x + y[j], one)
             finite = False
             for j in range(j0, j1):
                 finite |= (not sums[n, i, j] > limit) & (top[j - j0] - top[j - j0] == 0)
             for k in range(inner if finite else 0):
-                x, y = a[n, i, k], b[n, k, j0:j1]
+                x, y = a[n, i, k], _line(b, step, n, k, j0, j1)
                 for j in range(len(total)):
                     total[j] += _exp(np.float64(x + y[j]) - np.float64(top[j]))
             for j in range(j0, j1):
@@ -275,27 +308,29 @@ def outer_exp(
 
 
 @_exact
-def dot_exp(a: Any, b: Any, c: Any, lo: int, hi: int, one: Any, inf: Any) -> None:
+def dot_exp(a: Any, step: Any, b: Any, across: Any, inner: int, c: Any, lo: int, hi: int, one: Any, inf: Any) -> None:
     """Contract as :func:`dot` by log-sum-exp: the largest term first."""
-    rows, inner = a.shape[1], a.shape[2]
+    rows = c.shape[1]
     tops, totals = np.empty(LANES, c.dtype), np.empty(LANES, np.float64)
     used = min(LANES, inner)
     for r in range(lo, hi):
         n = r // rows
         i = r - n * rows
-        for j in range(b.shape[1]):
+        for j in range(c.shape[2]):
             for m in range(used):
                 tops[m] = -inf
                 totals[m] = 0
             for k in range(0, inner, LANES):
-                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                last = min(inner, k + LANES)
+                x, y = _line(a, step, n, i, k, last), _line(b, across, n, j, k, last)
                 for m in range(len(x)):
                     tops[m] = _merge((), tops[m], x[m] + y[m], one)
             top = -inf
             for m in range(used):
                 top = _merge((), top, tops[m], one)
             for k in range(0, inner, LANES):
-                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                last = min(inner, k + LANES)
+                x, y = _line(a, step, n, i, k, last), _line(b, across, n, j, k, last)
                 for m in range(len(x)):
                     totals[m] += _exp(np.float64(x[m] + y[m]) - np.float64(top))
             total = 0.0
@@ -321,6 +356,7 @@ def _compiled(name: str, combine: str, reduce: str, dtype: str) -> Entry:
     number, place = getattr(types, dtype), types.intp
     any_strides = types.Array(number, 3, "A", readonly=True)
     in_order = types.Array(number, 3, "C", readonly=True)
+    lines = types.Array(number, 1, "C", readonly=True), types.UniTuple(place, 2)
     target = types.Array(number, 3, "C")
     table = types.Array(types.uint8, 3, "C")
     code: Entry
@@ -330,15 +366,15 @@ def _compiled(name: str, combine: str, reduce: str, dtype: str) -> Entry:
             return code
         case "outer", "logsumexp":
             sums = types.Array(types.float64, 3, "C", readonly=True)
-            code = outer_exp.compile((any_strides, in_order, target, sums, types.float64, *[place] * 4, number, number))
+            code = outer_exp.compile((any_strides, *lines, target, sums, types.float64, *[place] * 4, number, number))
             return code
         case "dot", "logsumexp":
-            code = dot_exp.compile((in_order, in_order, target, place, place, number, number))
+            code = dot_exp.compile((*lines, *lines, place, target, place, place, number, number))
             return code
     join, fold = JOINS.index(combine), FOLDS.index(reduce)
     names = (types.UniTuple(place, join), types.UniTuple(place, fold))
     if name == "outer":
-        code = outer.compile((*names, any_strides, in_order, target, table, table, *[place] * 4, number, number))
+        code = outer.compile((*names, any_strides, *lines, target, table, table, *[place] * 4, number, number))
     else:
-        code = dot.compile((*names, in_order, in_order, target, place, place, number, number))
+        code = dot.compile((*names, *lines, *lines, place, target, place, place, number, number))
     return partial(code, (0,) * join, (0,) * fold)

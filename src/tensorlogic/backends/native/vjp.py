@@ -18,11 +18,12 @@ from ...ir import ops
 from ...ir.algebra import ALGEBRAS, Algebra
 from ...ir.types import TensorType
 from ...plan.cost import Contraction, contraction
+from ...plan.native_memory import FEW, join_layout
 from ..base import Kernel
 from ..contract import prepared
 from ..contract_vjp import placed
 from ..threads import allowed, ranges, share, shared_matmul, together
-from .semiring import FEW, ROWS, WORTH, _placing, join_layout
+from .semiring import ROWS, WORTH
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Shares = Callable[[Array, Array, Array, Array], Array]  # x[n, p, k], y[n, q, k], results and cotangents [n, p, q]: x's
@@ -81,13 +82,13 @@ def bind_native_vjp(
     def laid(x: Array, by: Sequence[int], shape: tuple[int, int, int]) -> Array:
         return np.ascontiguousarray(x.transpose(by).reshape(shape), dtype)
 
-    def vjp(*operands: Array) -> Array:
+    def vjp(*operands: Array, out: Array = None) -> Array:
         x, y = (laid(ready[f](operands[f]), by, (n, rows, k)) for f, by, rows in zip(order, axes, (p, q), strict=True))
         value, cotangent = (laid(np.asarray(v), across, (n, p, q)) for v in operands[2:])
         total = shares(x, y, value, cotangent)
-        return placed(total, spaces[0], form.labels[op.wrt], form, op.wrt, args[op.wrt], dtype)
+        return placed(total, spaces[0], form.labels[op.wrt], form, op.wrt, args[op.wrt], dtype, out)
 
-    return _placing(vjp)
+    return vjp
 
 
 def _flat(row: Algebra, wrt: int) -> bool:
@@ -97,7 +98,7 @@ def _flat(row: Algebra, wrt: int) -> bool:
 
 def _shares(row: Algebra, wrt: int, dtype: np.dtype[Any]) -> Shares:
     if _flat(row, wrt):  # a cotangent that is no number is passed on, as everywhere
-        return lambda x, y, v, g: np.zeros_like(x) + (g * dtype.type(0)).sum(2, keepdims=True)
+        return lambda x, y, v, g: np.add(0, (g * dtype.type(0)).sum(2, keepdims=True), out=np.zeros_like(x))
     if row.reduce == "logsumexp":
         return _log_sum_exp(row, dtype)
     start = {"max": -np.inf, "min": np.inf}.get(row.reduce)
