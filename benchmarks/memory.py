@@ -119,6 +119,13 @@ def _large() -> dict[str, tuple[tl.EinsumGraph, Given]]:
     made["distances of 1500 points to 1500"] = b.build(least=b.min(far, axis=1)), given
     (rows, w, u), given = floats(rows=(20_000, 256), w=(256, 1024), u=(1024, 16))
     made["two layers, 20,000 rows"] = b.build(y=b.softmax(b.relu(rows @ w) @ u)), given
+    (left, right), given = floats(left=(64, 200, 200), right=(64, 200, 200))
+    made["64 products of 200×200"] = b.build(z=b.sum(b.tanh(left @ right), axis=0)), given
+    h, given = _layers(b, rng)
+    made["six layers of 1000"] = b.build(y=b.sum(h, axis=1)), given
+    x, y = (b.input(name, (250, 250, 250), "bool") for name in "xy")
+    three = b.einsum("xyw,yzw->xzw", x, y, algebra="boolean")
+    made["Boolean join of three axes, n=250"] = b.build(z=three), {k: rng.random((250, 250, 250)) < 0.01 for k in "xy"}
     x, y = b.input("x", (6000, 6000), "bool"), b.input("y", (6000, 6000), "bool")
     some = b.any(b.einsum("xy,yz->xz", x, y, algebra="boolean"), axis=1)
     made["Boolean join, n=6000"] = b.build(some=some), {k: rng.random((6000, 6000)) < 1e-3 for k in "xy"}
@@ -126,6 +133,14 @@ def _large() -> dict[str, tuple[tl.EinsumGraph, Given]]:
     path = b.fixpoint(lambda p: b.einsum("xy,yz->xz", p, edge, algebra="boolean"), edge, combine="or")
     made["closure, n=3000"] = b.build(path=path), {"edge": rng.random((3000, 3000)) < 7e-4}
     return made
+
+
+def _layers(b: tl.GraphBuilder, rng: np.random.Generator) -> tuple[tl.Tensor, Given]:
+    h, given = b.input("h", (1000, 1000), "float32"), {"h": rng.random((1000, 1000), np.float32)}
+    for n in range(6):
+        h = b.tanh(h @ b.input(f"w{n}", (1000, 1000), "float32"))
+        given[f"w{n}"] = rng.normal(size=(1000, 1000), scale=0.03).astype("float32")
+    return h, given
 
 
 def tables() -> list[Table]:
