@@ -438,6 +438,15 @@ def test_what_contractions_take_while_they_run_is_planned(algebra: str, dtype: s
         assert _measured(executor, graph, values) <= 1.1 * planned + SLACK, equation
 
 
+def test_factors_are_spread_over_indices_of_the_other_one_part_after_another() -> None:
+    b = tl.GraphBuilder()
+    shapes = {"x": (200, 40), "y": (40, 2000)}
+    x, y = (b.input(name, shape, "float32") for name, shape in shapes.items())
+    graph, executor = b.build(y=b.einsum("ij,jk->", x, y, algebra="godel_residuum")), tl.Executor()
+    values = {name: np.full(shape, 0.5, "float32") for name, shape in shapes.items()}
+    assert _measured(executor, graph, values) <= 1.1 * executor.plan(graph, values).peak_bytes + SLACK
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize(
     ("equation", "algebra"),

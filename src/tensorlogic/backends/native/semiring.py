@@ -98,6 +98,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
                 more = np.empty_like(target)
                 run(*pair, more)
                 target[...] = MERGE[row.reduce](target, more)
+                del pair, more  # before the next is laid out
         if not in_order:
             out[...] = target.reshape(shape_out).transpose([labels_out.index(x) for x in output])
         return out
