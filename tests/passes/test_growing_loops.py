@@ -211,6 +211,27 @@ def test_batches(over: list[str]) -> None:
         agree(graph, {k: rng.random((3, *s) if k in over else s) < 0.2 for k, s in shapes.items()})
 
 
+def test_streams_of_where_a_search_starts() -> None:
+    b = tl.GraphBuilder()
+    e, start = b.input("e", ("n", "n"), "bool"), b.input("start", ("m", "n"), "bool")
+    rng = np.random.default_rng(0)
+    given = {"e": rng.random((20, 20)) < 0.06, "start": rng.random((10, 20)) < 0.1}
+    for body in (lambda r: r | join(b, r, e), lambda r: start | join(b, r, e)):
+        graph = b.build(y=b.fixpoint(body, start))
+        config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(4))
+        stream = tl.Executor().execute_stream(graph, {"start": given["start"]}, config, inputs={"e": given["e"]})
+        assert np.concatenate([r.outputs["y"] for r in stream]).tolist() == agree(graph, given)[0]
+
+
+@pytest.mark.parametrize("rule", ["carry or join", "start or join from the left", "start or join with itself"])
+def test_ranks_with_rows_each(rule: str) -> None:
+    graph, edge = loop_graph(CLOSURES[rule]), {"e": np.random.default_rng(0).random((11, 11)) < 0.15}
+    spec = tl.ShardingSpec().shard_tensor("e", 0, 3)
+    strategy = tl.DistributedParallelismStrategy.ModelParallel(spec)
+    config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(3)], strategy=strategy, timeout=60)
+    assert tl.Executor().execute_distributed(graph, edge, config)["path"].tolist() == agree(graph, edge)[0]
+
+
 def test_gradients_of_what_reads_a_closure() -> None:
     b = tl.GraphBuilder()
     e, w = b.input("e", ("n", "n"), "bool"), b.input("w", ("n", "n"), "float64")
