@@ -13,8 +13,7 @@ from ..ir import ops
 from ..ir.algebra import ALGEBRAS, Algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
-from ..plan.contraction_memory import block_labels
-from ..plan.cost import BLOCK, Contraction
+from ..plan.cost import BLOCK, Contraction, block_labels
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could

@@ -18,8 +18,7 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
-from .contraction_memory import numpy_bytes
-from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, rounds
+from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, numpy_bytes, rounds
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table

@@ -13,8 +13,7 @@ from ..ir import ops
 from ..ir.algebra import ALGEBRAS, Algebra
 from ..ir.spec import Labels
 from ..ir.types import ITEMSIZE, TensorType
-from .contraction_memory import REDUCED, cast_bytes, is_copied, points_of
-from .cost import Contraction, elements
+from .cost import REDUCED, Contraction, cast_bytes, elements, is_copied, points_of
 from .sharing import DENSE, ORED_ROWS, THIN
 
 NARROW = 16  # columns too few for the inner loop
