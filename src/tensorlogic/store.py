@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
 from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
+from .diagnostics import value_text
 from .errors import InputError
 
 K = TypeVar("K", bound=Hashable)
@@ -139,7 +140,7 @@ class Store(Generic[K, V]):
         self, bound: int, policy: EvictionPolicy = EvictionPolicy.LRU, measure: Callable[[V], int] = lambda _: 1
     ) -> None:
         if bound < 0:
-            raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E311")
+            raise InputError(f"the bound of a store cannot be negative, got {value_text(bound)}", code="E311")
         self.bound, self.policy = bound, policy
         self._measure = measure
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()

@@ -202,7 +202,7 @@ class TensorMethods(ABC, Generic[T]):
         taken = sum(k is not None and k is not Ellipsis for k in keys)
         dots = [n for n, k in enumerate(keys) if k is Ellipsis]  # by identity: == on a tensor adds a node
         if len(dots) > 1 or taken > len(shape):
-            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E009")
+            raise ShapeError(f"index {value_text(key)} does not fit shape {shape}", code="E009")
         if not dots:
             keys.append(Ellipsis)
         at = dots[0] if dots else len(keys) - 1
@@ -278,7 +278,7 @@ class TensorMethods(ABC, Generic[T]):
         try:
             pairs = tuple((integer(a, "a width"), integer(b, "a width")) for a, b in widths)
         except (TypeError, ValueError):
-            message = f"pad takes (before, after) for every axis, got {widths!r}"
+            message = f"pad takes (before, after) for every axis, got {value_text(widths)}"
             raise ShapeError(message, "write [(1, 1), (0, 0)]", code="E016") from None
         return self.apply(ops.Pad(pairs), x, value)
 
@@ -385,7 +385,7 @@ def _sequence(value: Any, what: str, example: str = "(3,)") -> Sequence[Any]:
 
 
 def _no_spec(equation: object, what: str) -> SpecError:
-    return SpecError(f"an einsum spec is {what}, got {equation!r}", "write 'ij,jk->ik'", code="E301")
+    return SpecError(f"an einsum spec is {what}, got {value_text(equation)}", "write 'ij,jk->ik'", code="E301")
 
 
 for _kind in ops.REDUCTIONS:

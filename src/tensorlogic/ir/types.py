@@ -121,7 +121,7 @@ def dtype_name(dtype: Any) -> str:
     try:
         name = "None" if dtype is None else _numpy_name(np.dtype(dtype))
     except (TypeError, ValueError):
-        name = str(dtype)
+        name = dtype if isinstance(dtype, str) else value_text(dtype)
     if name not in ITEMSIZE:
         raise DTypeError(f"unsupported dtype {name!r}", *nearest(name, DTYPES), code="E103")
     return name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnostics import clean
+from ..diagnostics import clean, value_text
 from ..errors import InputError
 from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
@@ -117,7 +117,7 @@ class Trace(Hook):
     ) -> None:
         if not isinstance(detail, str) or detail not in ("step", "op"):
             hint = "write trace(detail='op') to see every operation of a step that holds many"
-            raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
+            raise InputError(f"the detail of a trace is 'step' or 'op', got {value_text(detail)}", hint, code="E704")
         self.detail = detail
         self.threads = dict(threads or {})  # names, where they are known
         self.skipped: dict[str, int] = {}  # what a file holds that could not be read: why, and how often
@@ -283,10 +283,13 @@ class Trace(Hook):
 def _check_times(event: TraceEvent, n: int) -> None:
     start, end = event.start_ns, event.end_ns
     if not (isinstance(start, int) and isinstance(end, int)):
-        message = f"event {n} ({event.name!r}) runs from {start!r} to {end!r}: times are whole nanoseconds"
+        message = f"event {n} ({event.name!r}) runs from {value_text(start)} to {value_text(end)}: times are whole nanoseconds"
         raise InputError(message, "write int(1000 * microseconds)", code="E720")
     if end < start:
-        raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E721")
+        raise InputError(
+            f"event {n} ({event.name!r}) ends at {value_text(end)} ns, before it starts at {value_text(start)} ns",
+            code="E721",
+        )
 
 
 def _recorded_kind(event: TraceEvent, name: str) -> RecordedTraceEntry:

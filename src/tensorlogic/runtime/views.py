@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import ViewError, expect_whole
 from .slices import SliceSpec, Spec, as_spec, known_places, merge, places
 from .view_memory import Array, Window, aliased, refuse_cast, safe_operand, shifted, windows_of
@@ -185,7 +186,7 @@ class TensorView:
         """Replace every element by ``ufunc(element, *operands)``, in place or not at all."""
         if not isinstance(ufunc, np.ufunc) or ufunc.signature or ufunc.nout != 1 or ufunc.nin != 1 + len(operands):
             needed = f"an element-wise ufunc of {1 + len(operands)} operands and one result"
-            raise ViewError(f"update needs {needed}, got {ufunc!r}", code="E969")
+            raise ViewError(f"update needs {needed}, got {value_text(ufunc)}", code="E969")
         target = self.writable_array()
         given = [safe_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
@@ -110,5 +111,5 @@ def _scheme(scheme: str | Mapping[str, str], name: str, rank: int) -> str:
         chosen = fitting[0]
     for own in (scheme,) if isinstance(scheme, str) else (chosen,):
         if own not in SCHEMES:
-            raise InputError(f"there is no scheme {own!r}", *nearest(own, SCHEMES), code="E875")
+            raise InputError(f"there is no scheme {value_text(own)}", *nearest(own, SCHEMES), code="E875")
     return chosen

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect
 from .schedules import SCHEDULES as SCHEDULES
 from .schedules import Plateau, Rate, Schedule, check_number, check_rate, rate_from_json, rate_to_json
@@ -271,5 +272,5 @@ def from_json(found: Mapping[str, Any]) -> Optimizer:
     name = found["name"]
     if name not in OPTIMIZERS:
         hint = "give it again: Trainer.resume(folder, optimizer=...)"
-        raise InputError(f"the optimizer {name!r} is not one of tensorlogic's own", hint, code="E861")
+        raise InputError(f"the optimizer {value_text(name)} is not one of tensorlogic's own", hint, code="E861")
     return OPTIMIZERS[name](rate_from_json(found["rate"]), **found["settings"])

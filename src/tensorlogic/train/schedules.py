@@ -223,6 +223,6 @@ def rate_from_json(found: Any) -> Rate:
         return float(found)
     if found["name"] not in SCHEDULES:
         hint = "give it again: Trainer.resume(folder, optimizer=...)"
-        raise InputError(f"the schedule {found['name']!r} is not one of tensorlogic's own", hint, code="E861")
+        raise InputError(f"the schedule {value_text(found['name'])} is not one of tensorlogic's own", hint, code="E861")
     rate: Rate = SCHEDULES[found["name"]](rate_from_json(found["base"]), **found["settings"])
     return rate

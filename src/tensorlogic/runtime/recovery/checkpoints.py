@@ -19,7 +19,7 @@ from warnings import warn
 import msgspec
 import numpy as np
 
-from ...diagnostics import bytes_text
+from ...diagnostics import bytes_text, value_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS, named_array
@@ -291,9 +291,9 @@ def _table(arrays: Mapping[str, Any]) -> tuple[list[_Array], list[Any]]:
     """Return what the manifest says of arrays, widest elements first so that all are aligned, and their bytes."""
     rows = []
     for name, value in arrays.items():
-        array = np.asarray(None) if value is None else named_array(f"array {name!r}", value)
+        array = np.asarray(None) if value is None else named_array(f"array {value_text(name)}", value)
         if not isinstance(name, str) or array.dtype.name not in CODES:
-            message = f"a checkpoint holds arrays of numbers by name, not {name!r} of dtype {array.dtype}"
+            message = f"a checkpoint holds arrays of numbers by name, not {value_text(name)} of dtype {array.dtype}"
             raise InputError(message, f"dtypes: {', '.join(CODES)}", code="E587")
         view = _bytes(array)
         rows.append((-array.itemsize, _Array(name, array.dtype.name, array.shape), view))
@@ -343,7 +343,9 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"the facts cannot be written as JSON: {error}", code="E587") from None
     if again != facts:
         hint = "use text as keys, lists for tuples, and no NaN"
-        raise InputError(f"JSON would give {again!r} back for the facts {facts!r}", hint, code="E587")
+        raise InputError(
+            f"JSON would give {value_text(again)} back for the facts {value_text(facts)}", hint, code="E587"
+        )
     return dict(again)
 
 
