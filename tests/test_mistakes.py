@@ -378,6 +378,7 @@ def test_columns_of_a_frame():
 
 
 HUGE = 10**5000  # Python refuses to write it out
+ENDLESS = range(10**18)  # nobody can go through it
 
 
 def n_by_n():
@@ -608,6 +609,13 @@ TABLE = np.arange(1000.0).reshape(10, 100)
         (lambda: tl.imply(HUGE, 1), "an integer of more than 1024 bits is beyond every dtype"),
         (lambda: tl.CompilerContext((HUGE,)), "domains are a mapping of names to sizes or names, got tuple"),
         (lambda: tl.PlacementOptimizer([HUGE]), "a list of at least one device, got list"),
+        (lambda: tl.GraphBuilder().input("x", ENDLESS), "may have 64 entries, one for each axis, got range"),
+        (lambda: tl.GraphBuilder().reshape(np.ones(3), ENDLESS), "may have 64 entries, one for each axis, got range"),
+        (lambda: tl.GraphBuilder().broadcast_to(np.ones(3), ENDLESS), "may have 64 entries"),
+        (lambda: tl.GraphBuilder().transpose(np.ones(3), ENDLESS), "may have 64 entries"),
+        (lambda: tl.GraphBuilder().sum(np.ones(3), axis=ENDLESS), "may have 64 entries"),
+        (lambda: tl.GraphBuilder().einsum(ENDLESS), "each operand has a list of integer labels, got 0"),
+        (lambda: tl.GraphBuilder().einsum([ENDLESS], np.ones(3)), "at most 1000 labels"),
     ],
 )  # fmt: skip
 def test_arguments_of_the_wrong_kind(call, message, tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from .types import (
     TensorShape,
     TensorType,
     dtype_name,
+    of_axes,
     plain_array,
     plain_scalar,
     too_large,
@@ -85,7 +86,8 @@ class GraphBuilder(Layers[Tensor]):
             word = word if word[0].isalpha() or word[0] == "_" else f"_{word}"
             if word != name or len(word) > 100:  # a digest keeps two names apart
                 word = f"{word[:100]}.{blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
-            sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(shape))
+            given = of_axes(shape, f"the shape of input {name!r}")
+            sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(given))
         if self._scope.parent is not None:
             raise GraphError("inputs are declared outside of bodies", code="E141")
         op = ops.Input(name, sizes, None if dtype is None else dtype_name(dtype))

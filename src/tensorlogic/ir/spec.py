@@ -127,7 +127,7 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
         if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
             hint = "write einsum([[0, 1], [1, 2], [0, 2]], a, b)"
             raise SpecError(f"each operand has a list of integer labels, got {value_text(labels)}", hint, code="E301")
-        return "".join(label(x) for x in labels)
+        return "".join(label(x) for x in islice(labels, MAX_LABELS + 1))
 
     text = ",".join(word(labels) for labels in inputs)
     if output is not None:
