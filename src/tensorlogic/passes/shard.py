@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..diagnostics import value_text
 from ..errors import GraphError, ShapeError, expect, nearest
 from ..ir import ops
+from ..ir.check import expect_graph
 from ..ir.collectives import share
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name, reachable
 from ..ir.ops import Op, add_constant
@@ -81,6 +82,7 @@ def shard(
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
+    expect_graph(graph)
     expect(axes, Mapping, "axes= says which axis of which input is shared", 'write {"w": 1}')
     for name in axes:
         if name not in graph.inputs:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends.sparse import SparseTensor
 from ..diagnostics import value_text
-from ..errors import InputError, expect_whole, nearest
+from ..errors import InputError, expect, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
 from ..lang.show import PrintsAsTable, Shown, by_value, scalar_shown, shown
@@ -191,6 +191,8 @@ class Relation(PrintsAsTable):
     __hash__ = None  # type: ignore[assignment]  # compares with sets
 
     def __init__(self, name: str, tensor: Any, domains: Sequence[Domain], heads: Sequence[str] = ()) -> None:
+        expect(domains, Sequence, "domains are a list, one for each place")
+        expect(heads, Sequence, "heads= are titles, one for each place", 'write heads=["parent", "child"]')
         self.name = name
         self.domains = tuple(domains)
         self.heads = tuple(heads) or tuple(f"{n}" for n in range(1, len(self.domains) + 1))

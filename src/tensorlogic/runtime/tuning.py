@@ -50,6 +50,8 @@ class AdaptiveOptimizer:
 
     def __init__(self, names: Sequence[str], *, trials: int = TRIALS, settle: float = SETTLE) -> None:
         expect(names, Sequence, "the ways to choose from are a list of names", 'write ["loop", "native"]')
+        for name in names:
+            expect(name, str, "a way to choose is named by text", 'write ["loop", "native"]')
         if not names or not isinstance(trials, int) or trials < 1:
             message = f"there must be ways to choose from and at least one trial, got {value_text(list(names))} and {value_text(trials)}"
             raise InputError(message, code="E313")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -86,6 +86,7 @@ def initial(
         scheme, (str, Mapping), "scheme= is a name, or names by pattern", 'write "he", or {"b*": "zeros", "*": "he"}'
     )
     expect_whole("seed", seed)
+    expect(names, Iterable, "names= are the inputs to draw values for", 'write ["w"]')
     found = {}
     for name in [names] if isinstance(names, str) else names:
         expect_known("the graph has no input", [name], graph.inputs)

@@ -23,7 +23,7 @@ from ...diagnostics import bytes_text, value_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS, named_array
-from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
+from ...ir.whole_files import Beside, EarlyDisk, as_path, remove, set_aside, wrapped_files, write_all, write_folder
 from ...store import Lock, of_one_process
 from .folder_lock import FolderLock
 
@@ -98,14 +98,14 @@ class CheckpointManager:
     """
 
     def __init__(self, folder: str | Path, keep: int = 3, *, wrap: Sequence[Callable[[Any], Any]] = ()) -> None:
-        expect(folder, (str, Path), "a folder is given by its path", 'write CheckpointManager("run")')
+        where = as_path(folder, "a folder")
         expect_whole("keep", keep, 1)
-        if not str(folder) or Path(folder).is_file():
+        if not str(folder) or where.is_file():
             what = f"{str(folder)!r} is a file" if str(folder) else "the name of the folder is empty"
             raise InputError(
                 f"checkpoints are kept in a folder, and {what}", 'write "run", or another name', code="E301"
             )
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep = where, keep
         self._call = wrapped_files(wrap)
         self._lock, self._saving = FolderLock(self.folder), Lock()
 
