@@ -9,9 +9,11 @@ from _thread import RLock
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
+from numbers import Real
 from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
-from .errors import InputError
+from .diagnostics import value_text
+from .errors import InputError, expect
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -138,8 +140,9 @@ class Store(Generic[K, V]):
     def __init__(
         self, bound: int, policy: EvictionPolicy = EvictionPolicy.LRU, measure: Callable[[V], int] = lambda _: 1
     ) -> None:
+        expect(bound, Real, "the bound of a store is a number", "write Store(100)")
         if bound < 0:
-            raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E311")
+            raise InputError(f"the bound of a store cannot be negative, got {value_text(bound)}", code="E311")
         self.bound, self.policy = bound, policy
         self._measure = measure
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()

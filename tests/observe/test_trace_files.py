@@ -308,6 +308,9 @@ def test_a_cut_gzip_file_of_any_form_is_read_or_refused(tmp_path, form, cut, fou
         assert t.damage == "its gzip data end early"
 
 
+MISSING = "a ] is missing before its field 'schemaVersion'"
+
+
 @pytest.mark.parametrize(
     ("text", "fields", "damage"),
     [
@@ -327,6 +330,10 @@ def test_a_cut_gzip_file_of_any_form_is_read_or_refused(tmp_path, form, cut, fou
         ("[%s] ?", {}, "more stands behind the end of its JSON"),
         ("[%s,\n", {}, None),  # as Chrome itself writes
         ('{"a": 1, "traceEvents": [%s}', {"a": 1}, None),
+        ('{"traceEvents": [%s, "schemaVersion": 1, "k": 2}', {"schemaVersion": 1, "k": 2}, MISSING),
+        ('{"traceEvents": ["schemaVersion": 1, %s], "k": 2}', {"schemaVersion": 1, "k": 2}, MISSING),
+        ('{"traceEvents": [%s "schemaVersion": {"b" 1}, "k": 2', {"k": 2}, MISSING),
+        ('{"traceEvents": ["schemaVersion": 1, "traceEvents": [%s]}', {"schemaVersion": 1}, MISSING),
         ('{"a": 1e99999999999999999999, "traceEvents": [%s], "e": NaN}', {"e": None}, "its field 'a' cannot be read"),
         ('{"a": 1, "traceEvents": [%s, {"ph": "X", "ts": NaN, "dur": 1e99999999999999999999}]}', {"a": 1}, None),
     ],
@@ -336,6 +343,14 @@ def test_a_broken_place_leaves_the_other_fields(text, fields, damage):
     assert [e.name for e in found.events()] == ["a"]
     assert {name: json.loads(value) for name, value in found.chrome.fields.items()} == fields
     assert found.damage == damage
+
+
+def test_fields_behind_events_without_a_bracket_are_kept(tmp_path):
+    found = read(b'{"traceEvents":[{"ph":"X","ts":1,"dur":2},{"ph":"X","ts":3,"dur":2},"schemaVersion":1,"k":2}')
+    assert (len(found), found.skipped, found.damage) == (2, {}, MISSING)
+    found.save(tmp_path / "again.json")
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert (len(again["traceEvents"]), again["schemaVersion"], again["k"]) == (2, 1, 2)
 
 
 def test_nan_in_what_an_event_says_is_nothing():

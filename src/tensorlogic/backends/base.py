@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from ..diagnostics import value_text
 from ..errors import BackendError, expect_whole, nearest
 from ..ir.types import TensorType
 from ..passes.rewrite import Pass
@@ -154,9 +155,9 @@ def get_backend(backend: str | Backend) -> Backend:
         if isinstance(backend, Backend) and not isinstance(backend, type):
             return backend
         hint = "a backend has name, passes, capabilities, asarray, bind, guard and finish"
-        raise BackendError(f"{backend!r} is not a backend", hint, code="E406")
+        raise BackendError(f"{value_text(backend)} is not a backend", hint, code="E406")
     if backend not in BACKENDS:
-        raise BackendError(f"there is no backend {backend!r}", *nearest(backend, BACKENDS), code="E401")
+        raise BackendError(f"there is no backend {value_text(backend)}", *nearest(backend, BACKENDS), code="E401")
     module, name = BACKENDS[backend]
     made: Backend = getattr(import_module(module), name)()
     return made

@@ -256,7 +256,7 @@ class SparseTensor(TruthTensor):
     def __contains__(self, place: Any) -> bool:
         given = place if isinstance(place, tuple | list) else (place,)
         if len(given) != self.ndim:
-            message = f"{place!r} has {len(given)} indices, but the tensor has {self.ndim} axes"
+            message = f"{value_text(place)} has {len(given)} indices, but the tensor has {self.ndim} axes"
             raise ShapeError(message, code="E447")
         if any(not isinstance(i, int | np.integer) or not 0 <= i < n for i, n in zip(given, self._shape, strict=True)):
             return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, NoReturn
 
+from ..diagnostics import value_text
 from ..errors import GraphError, nearest
 
 
@@ -33,7 +34,7 @@ class _Table(dict[str, Algebra]):
     """Algebras by name; one that is not there is named in the error, with the nearest that is."""
 
     def __missing__(self, name: object) -> NoReturn:
-        raise GraphError(f"unknown algebra {name!r}", *nearest(str(name), self), code="E104")
+        raise GraphError(f"unknown algebra {value_text(name)}", *nearest(name, self), code="E104")
 
 
 _INF = float("inf")
@@ -69,4 +70,4 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
 
 def algebra(name: object) -> Algebra:
     """Return the algebra that a caller asked for, whatever was given as its name."""
-    return ALGEBRAS[name if isinstance(name, str) else repr(name)]
+    return ALGEBRAS[name] if isinstance(name, str) else ALGEBRAS.__missing__(name)

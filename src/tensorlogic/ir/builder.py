@@ -31,6 +31,7 @@ from .types import (
     TensorShape,
     TensorType,
     dtype_name,
+    of_axes,
     plain_array,
     plain_scalar,
     too_large,
@@ -72,7 +73,7 @@ class GraphBuilder(Layers[Tensor]):
     def input(self, name: str, shape: Sequence[Dim | None] | None = None, dtype: Any = None) -> Tensor:
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
-            raise GraphError(f"an input needs a name, got {name!r}", code="E301")
+            raise GraphError(f"an input needs a name, got {value_text(name)}", code="E301")
         expect_text("the name of an input", name)
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
             hint = f"write {_tuple_text(shape)}"
@@ -85,7 +86,8 @@ class GraphBuilder(Layers[Tensor]):
             word = word if word[0].isalpha() or word[0] == "_" else f"_{word}"
             if word != name or len(word) > 100:  # a digest keeps two names apart
                 word = f"{word[:100]}.{blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
-            sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(shape))
+            given = of_axes(shape, f"the shape of input {name!r}")
+            sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(given))
         if self._scope.parent is not None:
             raise GraphError("inputs are declared outside of bodies", code="E141")
         op = ops.Input(name, sizes, None if dtype is None else dtype_name(dtype))
@@ -171,7 +173,7 @@ class GraphBuilder(Layers[Tensor]):
         """
         shape = self._shape(x, "running_batch_norm")
         if len(shape) < 2 or not isinstance(shape[-1], int) or not 0 <= momentum < 1:
-            message = f"running_batch_norm of {list(shape)} with momentum {momentum!r}"
+            message = f"running_batch_norm of {list(shape)} with momentum {value_text(momentum)}"
             hint = "give (batch, ..., channels), the channels as a number, and a momentum from 0 up to 1"
             raise ShapeError(message, hint, code="E883")
         dtype = x.dtype if isinstance(x, Tensor) else None
@@ -245,7 +247,9 @@ class GraphBuilder(Layers[Tensor]):
                 known = scope.interned.get((op, args))
             except TypeError:
                 hint = "use numbers, text and tuples of them"
-                raise GraphError(f"{op!r} holds a value that an operation cannot have", hint, code="E301") from None
+                raise GraphError(
+                    f"{value_text(op)} holds a value that an operation cannot have", hint, code="E301"
+                ) from None
             if known is not None:
                 old = scope.nodes[known]
                 if place is not None and place not in old.locations and len(old.locations) < 16:
@@ -332,7 +336,7 @@ class GraphBuilder(Layers[Tensor]):
         <EinsumGraph (edge) -> (path): 2 nodes>
         """
         if combine not in ops.COMBINES:
-            raise GraphError(f"unknown combine {combine!r}", *nearest(combine, ops.COMBINES), code="E126")
+            raise GraphError(f"unknown combine {value_text(combine)}", *nearest(combine, ops.COMBINES), code="E126")
         expect(tolerance, Real, "a fixpoint's tolerance is a number", "write tolerance=1e-6")
         rounds = integer(limit, "a fixpoint's limit")
         carries = [self._typed(x) for x in init]
@@ -427,7 +431,7 @@ def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") ->
     head = " ".join(["lambda", ", ".join(names[:count])]).rstrip()
     hint = f"write a function, such as {head}: ..."
     if not callable(fn):
-        raise GraphError(f"{what} must be a function, got {fn!r}", hint, code="E130")
+        raise GraphError(f"{what} must be a function, got {value_text(fn)}", hint, code="E130")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions do not say

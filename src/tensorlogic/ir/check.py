@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..diagnostics import Diagnostic, Severity
+from ..diagnostics import Diagnostic, Severity, value_text
 from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, expect, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
@@ -90,18 +90,24 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
     for i, node in enumerate(graph.nodes):
         op = node.op
         if type(op) not in kinds:
-            message = f"node %{i} holds {op!r}, which is no operation"
+            message = f"node %{i} holds {value_text(op)}, which is no operation"
             found.append(_problem(None, "E208", message, f"{path}.nodes[{i}]", "use tensorlogic.ir.ops"))
             continue
         dtype = getattr(op, "dtype", None)
         if dtype is not None and (not isinstance(dtype, str) or dtype not in ITEMSIZE):
-            report(i, "E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
+            report(i, "E103", f": unsupported dtype {value_text(dtype)}", nearest(dtype, DTYPES)[0])
             continue
         for n, a in enumerate(node.args):
             if type(a) is int and 0 <= a < i:
                 continue
             if type(a) is not int:
-                report(i, "E201", f" reads {a!r}, which is no node number", "arguments are integers", f".args[{n}]")
+                report(
+                    i,
+                    "E201",
+                    f" reads {value_text(a)}, which is no node number",
+                    "arguments are integers",
+                    f".args[{n}]",
+                )
             elif i <= a < count:
                 later = "itself" if a == i else f"%{a}, which comes later"
                 report(i, "E202", f" reads {later}", "a node reads only earlier nodes", f".args[{n}]")

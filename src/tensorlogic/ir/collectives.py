@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, GraphError, ShapeError
 from . import ops
 from .ops import Op
@@ -49,7 +50,7 @@ def _resized(t: TensorType, sizes: dict[int, Dim]) -> TensorType:
 def _combination(op: Any, t: TensorType) -> None:
     if op.how not in ops.COMBINATIONS:
         raise GraphError(
-            f"{op.name}: values are combined by {', '.join(ops.COMBINATIONS)}, not {op.how!r}", code="E365"
+            f"{op.name}: values are combined by {', '.join(ops.COMBINATIONS)}, not {value_text(op.how)}", code="E365"
         )
     if op.how in TRUTH and t.dtype not in (None, "bool"):
         raise DTypeError(f"{op.name}: {op.how!r} combines truth values, not {t.dtype}", code="E365")

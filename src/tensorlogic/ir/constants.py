@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import FormatError, GraphError, nearest
 from . import ops
 from .check import no_array, too_deep
@@ -44,7 +45,7 @@ def decode(text: str, dtype: str, shape: tuple[int, ...]) -> Array:
     except (binascii.Error, ValueError) as error:
         raise FormatError(f"the data of a constant is not base64: {error}", code="E235") from None
     if dtype not in ITEMSIZE:
-        raise FormatError(f"unsupported dtype {dtype!r}", *nearest(dtype, DTYPES), code="E103")
+        raise FormatError(f"unsupported dtype {value_text(dtype)}", *nearest(dtype, DTYPES), code="E103")
     if len(shape) > MAX_RANK or any(d < 0 for d in shape):
         raise FormatError(f"a constant cannot have shape {list(shape[:MAX_RANK])}", code="E235")
     need = math.prod(shape) * ITEMSIZE[dtype]

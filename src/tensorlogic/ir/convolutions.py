@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..diagnostics import value_text
 from ..errors import ShapeError
 from .methods import TensorMethods
 from .sizes import Dim, integer, prod
@@ -180,7 +181,9 @@ def _each(what: str, word: str, given: Numbers, count: int) -> list[int]:
     whole = [integer(n, f"{what}: a {word}") for n in found]
     if len(whole) != count or any(n < 1 for n in whole):
         hint = f"write {word}=2, or {word}={tuple([2] * count)}"
-        raise ShapeError(f"{what}: a {word} is from 1, for each of {count} axes, got {given!r}", hint, code="E882")
+        raise ShapeError(
+            f"{what}: a {word} is from 1, for each of {count} axes, got {value_text(given)}", hint, code="E882"
+        )
     return whole
 
 
@@ -217,7 +220,7 @@ def _pads(
         whole = []
     if len(whole) != count or any(n < 0 for pair in whole for n in pair):
         hint = f"write padding='same', padding=1, or padding={[(1, 1)] * count}"
-        raise ShapeError(f"{what}: there is no padding {padding!r} for {count} axes", hint, code="E882")
+        raise ShapeError(f"{what}: there is no padding {value_text(padding)} for {count} axes", hint, code="E882")
     return whole
 
 

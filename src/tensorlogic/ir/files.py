@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..diagnostics import SourceLocation, clean
+from ..diagnostics import SourceLocation, clean, value_text
 from ..errors import FormatError, TensorLogicError, closest, known_names, nearest
 from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
@@ -132,7 +132,7 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
             return _plain_graph(x, depth + 1, places=places)
         if isinstance(x, np.generic):
             return x.item()
-        raise FormatError(f"{node.op.name} has the value {x!r}, which a file cannot hold", code="E220")
+        raise FormatError(f"{node.op.name} has the value {value_text(x)}, which a file cannot hold", code="E220")
 
     op = msgspec.to_builtins(node.op, enc_hook=hook)
     for name, default in plain_fields(type(node.op)):

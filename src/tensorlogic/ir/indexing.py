@@ -51,7 +51,7 @@ def _part(part: Any, key: Any, axis: int) -> Any:
 
 def _no_index(key: Any, axis: int) -> ShapeError:
     hint = "use b.gather(x, indices, axis) for an array of indices"
-    return ShapeError(f"index {key!r} on axis {axis} is not an integer or a slice", hint, code="E012")
+    return ShapeError(f"index {value_text(key)} on axis {axis} is not an integer or a slice", hint, code="E012")
 
 
 def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:

@@ -10,6 +10,7 @@ from .convolutions import Convolutions
 from .losses import Losses
 from .methods import Axes
 from .random import Random
+from .sizes import flag
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ class Layers(Losses[T], Convolutions[T], Random[T], Generic[T]):
 
     def gelu(self, x: Any, *, approximate: bool = False) -> T:
         """X times the normal distribution function of x; by tanh when approximate."""
-        if approximate:
+        if flag(approximate, "approximate="):
             inner = self.multiply(
                 math.sqrt(2 / math.pi), self.add(x, self.multiply(0.044715, self.multiply(self.square(x), x)))
             )

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import ShapeError, expect_share
 from .methods import Axes, TensorMethods
+from .sizes import flag
 from .tensor import TensorOperators
 from .types import BELOW_LABELS, INTEGERS, TensorShape, normal_axis, plain_array
 
@@ -24,7 +25,7 @@ class Losses(TensorMethods[T], Generic[T]):
         shift = self.where(self.isfinite(top), top, 0.0)
         total = self.log(self.sum(self.exp(self.subtract(x, shift)), axis, keepdims=True))
         result = self.add(total, shift)
-        return result if keepdims else self.sum(result, axis)
+        return result if flag(keepdims, "keepdims=") else self.sum(result, axis)
 
     def log_softmax(self, x: Any, axis: Axes = -1) -> T:
         """The logarithm of softmax."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import islice
 from numbers import Integral
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -21,7 +22,7 @@ from .elementwise import FUNCTIONS
 from .indexing import LONGEST, index_range
 from .packed_numbers import KINDS, PACKED
 from .sizes import Dim, dim, flag, integer
-from .types import TensorShape, dtype_name, normal_axis
+from .types import TensorShape, dtype_name, normal_axis, of_axes
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -81,7 +82,7 @@ class TensorMethods(ABC, Generic[T]):
         else:
             if isinstance(equation, bytes) or not isinstance(equation, Sequence):
                 raise _no_spec(equation, "text or lists of integers")
-            lists = list(equation)
+            lists = list(islice(equation, len(operands) + 2))  # one too many is enough to refuse
             given = len(lists) > len(operands)
             form = spec.from_integers(lists[:-1] if given else lists, lists[-1] if given else None)
         return self.apply(ops.Einsum(str(form), lookup(algebra).name), *operands)
@@ -137,7 +138,7 @@ class TensorMethods(ABC, Generic[T]):
     # reductions
 
     def _reduce(self, kind: str, x: Any, axis: Axes, keepdims: bool) -> T:
-        given = axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)
+        given = _of_axes(axis, f"{kind}: axes") if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)
         axes = None if axis is None else tuple(integer(a, f"{kind}: an axis") for a in given)
         shape = self.shape_of(x)
         if axes is not None and shape is not None:
@@ -202,7 +203,7 @@ class TensorMethods(ABC, Generic[T]):
         taken = sum(k is not None and k is not Ellipsis for k in keys)
         dots = [n for n, k in enumerate(keys) if k is Ellipsis]  # by identity: == on a tensor adds a node
         if len(dots) > 1 or taken > len(shape):
-            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E009")
+            raise ShapeError(f"index {value_text(key)} does not fit shape {shape}", code="E009")
         if not dots:
             keys.append(Ellipsis)
         at = dots[0] if dots else len(keys) - 1
@@ -226,14 +227,14 @@ class TensorMethods(ABC, Generic[T]):
 
     def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
         """Give the elements another shape; one size may be -1."""
-        given = _sequence(shape, "reshape: a shape")
+        given = _of_axes(shape, "reshape: a shape")
         sizes = tuple(-1 if isinstance(d, Integral) and d == -1 else dim(d) for d in given)
         return self.apply(ops.Reshape(sizes), x)
 
     def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
         """Reorder the axes; reverse them when no order is given."""
         rank = len(self._shape(x, "transpose"))
-        given = range(rank)[::-1] if order is None else _sequence(order, "transpose: an order of axes")
+        given = range(rank)[::-1] if order is None else _of_axes(order, "transpose: an order of axes")
         return self.apply(ops.Transpose(tuple(normal_axis(a, rank, "transpose") for a in given)), x)
 
     def expand_dims(self, x: Any, axis: int) -> T:
@@ -252,7 +253,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def broadcast_to(self, x: Any, shape: Sequence[Dim]) -> T:
         """Repeat to a larger shape, aligned at the right as NumPy does."""
-        sizes = tuple(dim(d) for d in _sequence(shape, "broadcast_to: a shape"))
+        sizes = tuple(dim(d) for d in _of_axes(shape, "broadcast_to: a shape"))
         rank = len(self._shape(x, "broadcast_to"))
         return self.apply(ops.Broadcast(sizes, tuple(range(len(sizes) - rank, len(sizes)))), x)
 
@@ -278,7 +279,7 @@ class TensorMethods(ABC, Generic[T]):
         try:
             pairs = tuple((integer(a, "a width"), integer(b, "a width")) for a, b in widths)
         except (TypeError, ValueError):
-            message = f"pad takes (before, after) for every axis, got {widths!r}"
+            message = f"pad takes (before, after) for every axis, got {value_text(widths)}"
             raise ShapeError(message, "write [(1, 1), (0, 0)]", code="E016") from None
         return self.apply(ops.Pad(pairs), x, value)
 
@@ -384,8 +385,12 @@ def _sequence(value: Any, what: str, example: str = "(3,)") -> Sequence[Any]:
     return value
 
 
+def _of_axes(value: Any, what: str) -> Sequence[Any]:
+    return of_axes(_sequence(value, what), what)
+
+
 def _no_spec(equation: object, what: str) -> SpecError:
-    return SpecError(f"an einsum spec is {what}, got {equation!r}", "write 'ij,jk->ik'", code="E301")
+    return SpecError(f"an einsum spec is {what}, got {value_text(equation)}", "write 'ij,jk->ik'", code="E301")
 
 
 for _kind in ops.REDUCTIONS:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import expect_share
 from .methods import TensorMethods
-from .sizes import Dim, prod
+from .sizes import Dim, integer, prod
 from .types import TensorShape
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Random(TensorMethods[T], Generic[T]):
         (True, True)
         """
         sizes = tuple(TensorShape(shape))
-        odd = np.uint64(_mixed(key) | 1)
+        odd = np.uint64(_mixed(integer(key, "uniform: a key", bounded=False)) | 1)
         place = self.cast(self.iota(prod(sizes)), "uint64")
         counter = self.add(place, self.multiply(self.cast(step, "uint64"), np.uint64(HALF)))
         y = self.multiply(counter, odd)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import SpecError
 
 ELLIPSIS = "..."
@@ -57,7 +58,7 @@ def symbol(number: int) -> str:
     ('a', 'A', 'À')
     """
     if not 0 <= number <= _LARGEST:
-        raise SpecError(f"an integer label must be 0 to {_LARGEST}, got {str(number)[:40]}", code="E117")
+        raise SpecError(f"an integer label must be 0 to {_LARGEST}, got {value_text(number)}", code="E117")
     return _letters(1 << max(number.bit_length(), 8))[number]
 
 
@@ -117,7 +118,7 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
         if x is Ellipsis or x == ELLIPSIS:
             return ELLIPSIS
         if isinstance(x, bool) or not hasattr(x, "__index__"):
-            raise SpecError(f"an integer label is expected, got {x!r}", code="E301")
+            raise SpecError(f"an integer label is expected, got {value_text(x)}", code="E301")
         letter = symbol(x.__index__())
         numbers[letter] = x.__index__()
         return letter
@@ -125,8 +126,8 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
     def word(labels: object) -> str:
         if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
             hint = "write einsum([[0, 1], [1, 2], [0, 2]], a, b)"
-            raise SpecError(f"each operand has a list of integer labels, got {labels!r}", hint, code="E301")
-        return "".join(label(x) for x in labels)
+            raise SpecError(f"each operand has a list of integer labels, got {value_text(labels)}", hint, code="E301")
+        return "".join(label(x) for x in islice(labels, MAX_LABELS + 1))
 
     text = ",".join(word(labels) for labels in inputs)
     if output is not None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import DTypeError, GraphError, ShapeError, TensorLogicError, nearest
 from . import collectives, ops, spec, view_rules
 from .algebra import ALGEBRAS
@@ -47,7 +48,7 @@ def _declared(op: ops.Input | ops.Constant, args: Types, scope: Scope) -> Result
 def _literal(op: ops.Literal, args: Types, scope: Scope) -> Results:
     dtypes = {"bool": "bool", "int": "int64", "float": "float64"}
     if op.kind not in dtypes:
-        raise GraphError(f"a literal is a bool, an int or a float, not {op.kind!r}", code="E134")
+        raise GraphError(f"a literal is a bool, an int or a float, not {value_text(op.kind)}", code="E134")
     try:
         op.value  # noqa: B018 - reading it checks the text
     except ValueError:
@@ -133,7 +134,7 @@ def _contract_vjp(op: ops.ContractVJP, args: Types, scope: Scope) -> Results:
 def _elementwise(op: ops.Elementwise, args: Types, scope: Scope) -> Results:
     row = FUNCTIONS.get(op.fn)
     if row is None:
-        raise GraphError(f"unknown function {op.fn!r}", *nearest(op.fn, FUNCTIONS), code="E126")
+        raise GraphError(f"unknown function {value_text(op.fn)}", *nearest(op.fn, FUNCTIONS), code="E126")
     if row.arity != len(args):
         raise GraphError(f"{op.fn} takes {row.arity} operand(s), got {len(args)}", code="E105")
     counted = args[1:] if op.fn == "where" else args
@@ -198,7 +199,7 @@ def _reduced_dtype(kind: str, dtype: str | None) -> str | None:
 
 def _reduce(op: ops.Reduce, args: Types, scope: Scope) -> Results:
     if op.kind not in ops.REDUCTIONS:
-        raise GraphError(f"unknown reduction {op.kind!r}", *nearest(op.kind, ops.REDUCTIONS), code="E126")
+        raise GraphError(f"unknown reduction {value_text(op.kind)}", *nearest(op.kind, ops.REDUCTIONS), code="E126")
     dtype, shape = _reduced_dtype(op.kind, args[0].dtype), args[0].shape
     if op.kind.startswith("arg") and op.axes is not None and len(op.axes) != 1:
         raise GraphError(f"{op.kind} takes one axis or all of them, got {op.axes}", code="E136")
@@ -225,7 +226,7 @@ def reduced_axes(op: ops.Reduce, rank: int) -> tuple[int, ...]:
 
 def _cumulate(op: ops.Cumulate, args: Types, scope: Scope) -> Results:
     if op.kind not in ops.CUMULATIONS:
-        raise GraphError(f"unknown cumulation {op.kind!r}", *nearest(op.kind, ops.CUMULATIONS), code="E126")
+        raise GraphError(f"unknown cumulation {value_text(op.kind)}", *nearest(op.kind, ops.CUMULATIONS), code="E126")
     if args[0].shape is not None:
         normal_axis(op.axis, len(args[0].shape), f"cumulate {op.kind}")
     return (TensorType(args[0].shape, _reduced_dtype(op.kind, args[0].dtype)),)
@@ -260,7 +261,7 @@ def _same_type(a: TensorType, b: TensorType, what: str, scope: Scope) -> TensorT
 
 def _fixpoint(op: Fixpoint, args: Types, scope: Scope) -> Results:
     if op.combine not in ops.COMBINES:
-        raise GraphError(f"unknown combine {op.combine!r}", *nearest(op.combine, ops.COMBINES), code="E126")
+        raise GraphError(f"unknown combine {value_text(op.combine)}", *nearest(op.combine, ops.COMBINES), code="E126")
     if op.limit < 1 or not op.tolerance >= 0:
         raise GraphError("a fixpoint needs a limit of at least 1 and a tolerance of 0 or more", code="E132")
     if not 1 <= op.carries <= len(args):
@@ -378,7 +379,7 @@ def node_types(op: Op, args: Sequence[Results], scope: Scope) -> Results:
     """Return the types of an operation's results, or raise what is wrong with its operands."""
     rule = RULES.get(type(op)) or (same_type if isinstance(op, ops.Same) else None)
     if rule is None and not isinstance(op, ops.Item):
-        raise GraphError(f"{op!r} is not an operation", code="E126")
+        raise GraphError(f"{value_text(op)} is not an operation", code="E126")
     if op.arity is not None and op.arity != len(args):
         raise GraphError(f"{op.name} takes {op.arity} operand(s), got {len(args)}", code="E105")
     if isinstance(op, ops.Item):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,7 +122,7 @@ def dtype_name(dtype: Any) -> str:
     try:
         name = "None" if dtype is None else _numpy_name(np.dtype(dtype))
     except (TypeError, ValueError):
-        name = str(dtype)
+        name = dtype if isinstance(dtype, str) else value_text(dtype)
     if name not in ITEMSIZE:
         raise DTypeError(f"unsupported dtype {name!r}", *nearest(name, DTYPES), code="E103")
     return name
@@ -288,6 +289,19 @@ Types = Sequence[TensorType]
 Results = tuple[TensorType, ...]
 MAX_RANK = 64  # NumPy's own limit
 BELOW_LABELS = -(2**62)  # what a cross entropy adds to labels below 0, so that a gather refuses them
+
+
+def of_axes(given: Iterable[Any], what: str) -> list[Any]:
+    """Return what is given for each axis, if no more than a tensor can have: a range may have more than anybody can go through.
+
+    >>> of_axes(range(3), "a shape")
+    [0, 1, 2]
+    """
+    found = list(islice(given, MAX_RANK + 1))
+    if len(found) > MAX_RANK:
+        message = f"{what} may have {MAX_RANK} entries, one for each axis, got {value_text(given)}"
+        raise ShapeError(message, f"a tensor has at most {MAX_RANK} axes", code="E026")
+    return found
 
 
 class Equality(NamedTuple):

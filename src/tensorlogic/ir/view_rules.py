@@ -222,7 +222,7 @@ def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:
 
 def _kind(name: str, what: str) -> NumberKind:
     if name not in KINDS:
-        raise DTypeError(f"{what}: there is no kind of number {name!r}", *nearest(name, KINDS), code="E318")
+        raise DTypeError(f"{what}: there is no kind of number {value_text(name)}", *nearest(name, KINDS), code="E318")
     return KINDS[name]
 
 

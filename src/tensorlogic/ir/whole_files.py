@@ -23,6 +23,7 @@ FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of
 OPERATIONS = ("write", "fsync", "replace", "rename", "mkdir")
 OTHER_CAME_FIRST = (errno.EEXIST, errno.ENOTEMPTY)
 NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
+_WRAPPER = "write wrap=[lambda call: lambda operation, args: call(operation, args)]"
 
 
 def file_call(operation: str, args: tuple[Any, ...]) -> Any:
@@ -33,6 +34,9 @@ def file_call(operation: str, args: tuple[Any, ...]) -> Any:
 def wrapped_files(wrap: Sequence[Callable[[Any], Any]]) -> FileCall:
     """Return file operations with wrappers around them, the first outermost."""
     call: FileCall = file_call
+    expect(wrap, Sequence, "wrap= is a list of functions around operations on files", _WRAPPER)
+    for wrapper in wrap:
+        expect(wrapper, Callable, "a wrapper is a function", _WRAPPER)  # type: ignore[arg-type]
     tell_wrappers(wrap, OPERATIONS, "operations on files")
     for wrapper in reversed(wrap):
         call = wrapper(call)
@@ -81,7 +85,12 @@ def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:
 
 def as_path(path: object, what: str = "a file") -> Path:
     """Return the path that was given, if it is one."""
-    expect(path, (str, os.PathLike), f"{what} is given by its path", 'write "model.json"')
+    expect(
+        path,
+        (str, os.PathLike),
+        f"{what} is given by its path",
+        f'write "{"model.json" if what == "a file" else "run"}"',
+    )
     assert isinstance(path, str | os.PathLike)
     try:
         possible = b"\0" not in os.fsencode(path)

@@ -19,7 +19,9 @@ def variables(names: str, domain: str | None = None) -> Any:
     y
     """
     if not isinstance(names, str):
-        raise GraphError(f"variables are named by text, got {names!r}", "write tl.variables('x y')", code="E301")
+        raise GraphError(
+            f"variables are named by text, got {value_text(names)}", "write tl.variables('x y')", code="E301"
+        )
     terms = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
     if not terms:
         raise GraphError("variables needs at least one name", code="E601")
@@ -33,7 +35,7 @@ def pred(name: str, *terms: Any) -> TLExpr:
     parent("alice", z)
     """
     if not isinstance(name, str) or not name:
-        raise GraphError(f"a predicate needs a name, got {name!r}", code="E601")
+        raise GraphError(f"a predicate needs a name, got {value_text(name)}", code="E601")
     expect_text("the name of a predicate", name)
     return TLExpr("pred", name=name, terms=tuple(as_term(t) for t in terms))
 
@@ -139,7 +141,7 @@ def _quantified(kind: str, over: Any, body: Any) -> TLExpr:
     for t in terms:
         if not isinstance(t, Term) or not t.is_variable:
             hint = "make variables with tl.variables('x y')"
-            raise GraphError(f"{kind} ranges over variables, got {t!r}", hint, code="E301")
+            raise GraphError(f"{kind} ranges over variables, got {value_text(t)}", hint, code="E301")
     if not terms:
         raise GraphError(f"{kind} needs a variable", code="E618")
     if len({t.name for t in terms}) != len(terms):

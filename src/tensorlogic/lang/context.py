@@ -82,8 +82,11 @@ class CompilerContext:
     ) -> None:
         self.domains: dict[str, int | tuple[str, ...]] = {}
         if not isinstance(domains, Mapping):
-            raise GraphError(f"domains are a mapping of names to sizes or names, got {domains!r}", code="E301")
+            raise GraphError(
+                f"domains are a mapping of names to sizes or names, got {value_text(domains)}", code="E301"
+            )
         for name, value in domains.items():
+            expect(name, str, "a domain is named by text")
             given: Any = value
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
@@ -112,6 +115,8 @@ class CompilerContext:
             self.domains[name] = tuple(members)
         for what, told in (("predicates", predicates), ("graphs", graphs)):
             expect({} if told is None else told, Mapping, f"{what}= is a mapping of names of predicates")
+            for name in told or {}:
+                expect(name, str, "a predicate is named by text")
         self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}
         self.predicates = {n: _signature(n, s) for n, s in ({} if predicates is None else predicates).items()}
         for predicate, signature in self.predicates.items():
@@ -120,7 +125,9 @@ class CompilerContext:
         self.graphs = dict(graphs or {})
         for predicate, graph in self.graphs.items():
             if not isinstance(graph, EinsumGraph):
-                raise GraphError(f"predicate {predicate!r} is computed by a graph, got {graph!r}", code="E301")
+                raise GraphError(
+                    f"predicate {predicate!r} is computed by a graph, got {value_text(graph)}", code="E301"
+                )
             if len(graph.outputs) != 1:
                 count = len(graph.outputs)
                 raise GraphError(f"predicate {predicate!r} needs a graph of one output, got {count}", code="E614")
@@ -170,7 +177,7 @@ class CompilerContext:
         if place is None:
             numbers = [f"it has the numbers 0 to {found - 1}"] if isinstance(found, int) else []
             hints = numbers or nearest(str(constant), found)  # type: ignore[arg-type]
-            raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
+            raise GraphError(f"{value_text(constant)} is not in domain {domain!r}", *hints, code="E607")
         return place
 
 
@@ -201,7 +208,9 @@ def _signature(name: str, given: Any) -> tuple[str, ...]:
     found = tuple(given) if isinstance(given, Iterable) and getattr(given, "shape", None) != () else (None,)
     if not all(isinstance(domain, str) for domain in found):
         hint = 'give the name of the domain of each place, such as ("Person", "Year")'
-        raise GraphError(f"the domains of predicate {name!r} are a list of names, got {given!r}", hint, code="E301")
+        raise GraphError(
+            f"the domains of predicate {name!r} are a list of names, got {value_text(given)}", hint, code="E301"
+        )
     return tuple(map(str, found))
 
 
@@ -289,7 +298,9 @@ class DomainTable:
                 homes = [n for n in self.context.domains if self.context.has(n, value)]
                 if isinstance(value, str) and not homes:
                     known = [m for d in self.context.domains.values() if not isinstance(d, int) for m in d]
-                    raise GraphError(f"{value!r} is in no domain", *nearest(value, known), code="E607").at(location)
+                    raise GraphError(f"{value_text(value)} is in no domain", *nearest(value, known), code="E607").at(
+                        location
+                    )
                 if isinstance(value, str) and len(homes) == 1:
                     self.say(place, homes[0], f"the place of {value!r}", location)
         self._constants.clear()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError
 from ..tables import counted
 from .domains import Column, column_of
@@ -90,7 +91,7 @@ def _table_of(rows: Any, arity: int | None, header: bool | None, heads: Sequence
         for key, column in rows.items():
             if isinstance(column, str | bytes) or not isinstance(column, Iterable):
                 hint = "give a list of names for each column"
-                raise InputError(f"{name}: column {key!r} is {column!r}, no list", hint, code="E779")
+                raise InputError(f"{name}: column {key!r} is {value_text(column)}, no list", hint, code="E779")
         return of_columns([column_of(v, f"column {k!r} of {name}") for k, v in rows.items()], name)
     if hasattr(rows, "iloc"):
         return _of_pandas(rows, name)
@@ -125,19 +126,23 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
     if kinds <= {str, int, np.str_, np.int64, np.int32}:
         if arity is not None and arity != 1:
             row = tuple(rows) if len(rows) == arity else (rows[0],) * arity
-            hint = f"put the tuple in a list: [{row!r}]"
-            raise InputError(f"{name} has {counted(arity, 'place')}, and {rows[0]!r} is no tuple", hint, code="E778")
+            hint = f"put the tuple in a list: [{value_text(row)}]"
+            raise InputError(
+                f"{name} has {counted(arity, 'place')}, and {value_text(rows[0])} is no tuple", hint, code="E778"
+            )
         return of_columns([column_of(rows, name)])
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         odd = next((n, r) for n, r in enumerate(rows, 1) if not isinstance(r, list | tuple | np.ndarray))
         if not any(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
             column_of(rows, name)  # says what is wrong with the names
-        raise InputError(f"{name}: row {odd[0]:,} is no tuple: {odd[1]!r}", "give a list of tuples", code="E779")
+        raise InputError(
+            f"{name}: row {odd[0]:,} is no tuple: {value_text(odd[1])}", "give a list of tuples", code="E779"
+        )
     lengths = set(map(len, rows))
     if len(lengths) > 1 or (arity is not None and lengths != {arity}):
         wanted = arity if arity is not None else len(rows[0])
         odd = next((n, r) for n, r in enumerate(rows, 1) if len(r) != wanted)
-        message = f"{name} has {counted(wanted, 'place')}, but row {odd[0]:,} has {len(odd[1])}: {odd[1]!r}"
+        message = f"{name} has {counted(wanted, 'place')}, but row {odd[0]:,} has {len(odd[1])}: {value_text(odd[1])}"
         raise InputError(message, code="E778")
     if lengths == {0}:
         return Table((), len(rows))

@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 
 from ..diagnostics import SourceLocation, caller, value_text
 from ..errors import GraphError, expect_text
+from ..ir.types import too_large
 
 CONNECTIVES = ("and", "or", "imply", "iff", "xor")
 QUANTIFIERS = ("exists", "forall")
@@ -41,9 +42,9 @@ class Term(NamedTuple):
         """Make a variable."""
         if not isinstance(name, str) or not NAME.fullmatch(name):
             hint = "use letters, digits and _, and no digit first"
-            raise GraphError(f"a variable needs a name, which is one word, got {name!r}", hint, code="E601")
+            raise GraphError(f"a variable needs a name, which is one word, got {value_text(name)}", hint, code="E601")
         if domain is not None and (not isinstance(domain, str) or not domain):
-            raise GraphError(f"the domain of variable {name!r} needs a name, got {domain!r}", code="E601")
+            raise GraphError(f"the domain of variable {name!r} needs a name, got {value_text(domain)}", code="E601")
         if domain is not None:
             expect_text("the name of a domain", domain)
         return cls(name, True, domain)
@@ -275,6 +276,8 @@ def as_scalar(value: Any) -> float | bool | int | None:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, int | np.integer):
+        if abs(int(value)) >> 1024:
+            raise too_large(int(value))
         return int(value)
     return float(value) if isinstance(value, float | np.floating) else None
 
@@ -296,7 +299,9 @@ def as_expr(value: Any) -> TLExpr:
         raise GraphError(message, *hints, code="E617")
     if number is not None:
         return TLExpr("constant", value=number)
-    raise GraphError(f"an expression is expected, got {value!r}", "write tl.pred(name, ...) or a number", code="E301")
+    raise GraphError(
+        f"an expression is expected, got {value_text(value)}", "write tl.pred(name, ...) or a number", code="E301"
+    )
 
 
 def binary(kind: str, a: Any, b: Any) -> TLExpr:

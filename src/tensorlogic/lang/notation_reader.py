@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
-from ..diagnostics import SourceLocation, clean
+from ..diagnostics import SourceLocation, clean, value_text
 from ..errors import FormatError, GraphError, nearest
 from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, QUANTIFIERS, Term, TLExpr
 from .notation import ASCII, BINDS, CALLS, RIGHT, UNICODE, WORDS
@@ -68,10 +68,10 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     ∀x. person(x) → mortal(x)
     """
     if not isinstance(text, str):
-        raise FormatError(f"an expression is read from text, got {text!r}", code="E301")
+        raise FormatError(f"an expression is read from text, got {value_text(text)}", code="E301")
     if domains is not None and not isinstance(domains, Mapping):
         hint = "write domains={'x': 'Person'}"
-        raise GraphError(f"domains are given by variable, got {domains!r}", hint, code="E301")
+        raise GraphError(f"domains are given by variable, got {value_text(domains)}", hint, code="E301")
     return _Reader(text, dict(domains or {})).read()
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ..diagnostics import SourceLocation
+from ..diagnostics import SourceLocation, value_text
 from ..errors import GraphError
 from .expr import TLExpr
 from .strategies import STRATEGIES, Strategy
@@ -65,7 +65,7 @@ def _expression(value: Any, part: str) -> TLExpr:
         return parse_expr(value)
     if not isinstance(value, TLExpr):
         hint = "write tl.Rule(tl.pred('p', x), tl.pred('q', x)) or tl.Rule('p(x) <- q(x)')"
-        raise GraphError(f"the {part} of a rule is an expression, got {value!r}", hint, code="E301")
+        raise GraphError(f"the {part} of a rule is an expression, got {value_text(value)}", hint, code="E301")
     return value
 
 
@@ -73,7 +73,7 @@ def _parts(text: Any) -> tuple[TLExpr, TLExpr]:
     """Return the head and the body of one rule in text."""
     if not isinstance(text, str):
         hint = "write tl.Rule(head, body), or the whole rule as text: tl.Rule('p(x) <- q(x)')"
-        raise GraphError(f"a rule needs a body, got the head {text!r} alone", hint, code="E301")
+        raise GraphError(f"a rule needs a body, got the head {value_text(text)} alone", hint, code="E301")
     from .rule_text import read_rules
 
     rules = read_rules(text)

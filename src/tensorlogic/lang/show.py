@@ -166,7 +166,7 @@ def _titles(heads: Any) -> list[str]:
     found = list(heads) if isinstance(heads, Iterable) and getattr(heads, "ndim", 1) == 1 else [None]
     if isinstance(heads, str | bytes) or not all(isinstance(title, str) for title in found):
         hint = 'write heads=["x", "y"]'
-        raise InputError(f"heads= is a list of titles, one for each axis, got {heads!r}", hint, code="E301")
+        raise InputError(f"heads= is a list of titles, one for each axis, got {value_text(heads)}", hint, code="E301")
     return list(map(str, found))
 
 

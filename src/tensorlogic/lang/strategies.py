@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import GraphError, nearest
 from ..ir.builder import GraphBuilder
 from ..ir.spec import write
@@ -158,5 +159,5 @@ def get_strategy(strategy: str | Strategy) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
-        raise GraphError(f"there is no strategy {strategy!r}", *nearest(str(strategy), STRATEGIES), code="E604")
+        raise GraphError(f"there is no strategy {value_text(strategy)}", *nearest(strategy, STRATEGIES), code="E604")
     return STRATEGIES[strategy]

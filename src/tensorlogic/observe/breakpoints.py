@@ -162,7 +162,7 @@ class BreakpointManager(DebugHook):
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
         if not isinstance(node_id, int) or isinstance(node_id, bool):
             hints = ("print(plan) shows the numbers, as %3", "add_operation_breakpoint takes a name")
-            raise InputError(f"a node is given by its number, got {node_id!r}", *hints, code="E301")
+            raise InputError(f"a node is given by its number, got {value_text(node_id)}", *hints, code="E301")
         return self._add("node", lambda hit: hit.node_id == node_id, f"node %{node_id}")
 
     def add_operation_breakpoint(self, operation: str) -> Breakpoint:
@@ -207,7 +207,7 @@ class BreakpointManager(DebugHook):
         with self._lock:
             if self._points.pop(number, None) is None:
                 there = ", ".join(map(str, self._points)) or "none"
-                raise InputError(f"there is no breakpoint {number!r}", f"known: {there}", code="E713")
+                raise InputError(f"there is no breakpoint {value_text(number)}", f"known: {there}", code="E713")
 
     def breakpoints(self) -> list[Breakpoint]:
         """Return the breakpoints, in the order they were made."""

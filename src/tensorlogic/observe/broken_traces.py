@@ -9,16 +9,21 @@ from decimal import Decimal
 
 import msgspec
 
+from ..diagnostics import value_text
+
 WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
 PATIENCE = 1 << 22  # characters of broken values whose brackets are followed
 EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
-EVENT = r'\{\s*"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|bp)"\s*:'  # how events begin
+OF_EVENT = '"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|bp)"'
+EVENT = rf"\{{\s*{OF_EVENT}\s*:"  # how events begin
 BETWEEN_EVENTS = [re.compile(rf"\}}\s*,\s*(?={begin})") for begin in (EVENT, r"\{")]  # or at least objects
 AFTER_EVENT = re.compile(rf",\s*(?:{EVENT}|\])|\]")
 AFTER_FIELD = re.compile(r',\s*"|\}')
+AFTER_EITHER = re.compile(f"{AFTER_EVENT.pattern}|{AFTER_FIELD.pattern}")
 STRAY = re.compile(r"[\]}]\s*,\s*\{")  # a bracket too many between two events, for a list ends with neither
 SPACE = re.compile(r"[,\s]*")
 FIELD = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+FIELD_OF_FILE = re.compile(rf"(?!{OF_EVENT}){FIELD.pattern}")
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
 CLOSING = {"{": "}", "[": "]"}
 _read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None).raw_decode
@@ -61,16 +66,8 @@ class BrokenFile:
                 self._damage("its JSON is broken between its fields")
                 self._to_events()
                 continue
-            name, self._at = _name(field[1]), field.end()
-            if name == "traceEvents" and self._text.startswith("[", self._at):
-                self._at += 1
-                yield from self._elements()
-                continue
-            value = self._value(AFTER_FIELD)
-            if value is None:
-                self._damage(f"its field {name!r} cannot be read")
-            else:
-                self.fields[name] = value
+            if self._field(field, AFTER_FIELD):
+                yield from self._elements(in_object=True)
         if self._next() == "}":
             self._at += 1
             self._end()
@@ -78,7 +75,20 @@ class BrokenFile:
             self._damage("its JSON stops short")
             self._pass_rest()
 
-    def _elements(self) -> Iterator[bytes]:
+    def _field(self, field: re.Match[str], after: re.Pattern[str]) -> bool:
+        """Read a field; tell whether it holds the events, of which the first is the next."""
+        name, self._at = _name(field[1]), field.end()
+        if name == "traceEvents" and self._text.startswith("[", self._at):
+            self._at += 1
+            return True
+        value = self._value(after)
+        if value is None:
+            self._damage(f"its field {value_text(name)} cannot be read")
+        else:
+            self.fields[name] = value
+        return False
+
+    def _elements(self, *, in_object: bool = False) -> Iterator[bytes]:
         """Go through the elements of a list, and behind it."""
         while self._wasted < WASTED:
             sign = self._next()
@@ -88,6 +98,9 @@ class BrokenFile:
             elif sign in ("]", "}", ""):
                 self._at += sign == "]"  # where that is missing, what holds the list goes on
                 return
+            elif in_object and sign == '"' and (field := FIELD_OF_FILE.match(self._text, self._at)):
+                self._damage(f"a ] is missing before its field {value_text(_name(field[1]))}")
+                self._field(field, AFTER_EITHER)  # more events may follow, or the bracket
             else:
                 yield self._value(AFTER_EVENT) or b""
         self._pass_rest()

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnostics import clean
+from ..diagnostics import clean, value_text
 from ..errors import InputError, expect, nearest
 from ..tables import counted, html_text, table
 from .columns import EventColumns, Groups, Names
@@ -159,7 +159,9 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     [('loop', 9, 5), ('add', 4, 4)]
     """
     if by not in BY:
-        raise InputError(f"totals are by operation, device or thread, not {by!r}", *nearest(by, BY), code="E725")
+        raise InputError(
+            f"totals are by operation, device or thread, not {value_text(by)}", *nearest(by, BY), code="E725"
+        )
     events = trace.columns()
     shown = np.array([(k.kind == kind) if kind is not None else (k.kind != "span") for k in events.kinds], bool)
     names, of = Names(), events.thread if by == "thread" else events.kind

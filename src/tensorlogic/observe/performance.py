@@ -212,7 +212,7 @@ def ratio_interval(
     ((2.0, 2.0), None)
     """
     if not 0 < confidence < 1:
-        raise InputError(f"a confidence is between 0 and 1, got {confidence}", code="E726")
+        raise InputError(f"a confidence is between 0 and 1, got {value_text(confidence)}", code="E726")
     if min(len(a), len(b)) < FEWEST:
         return None
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import FormatError, InputError, expect
 from ..ir import ops
 from ..ir.types import ITEMSIZE
@@ -69,7 +69,7 @@ class OpProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def percentile(self, q: float) -> float:
         """Return the time that ``q`` percent of the calls stayed within."""
         if not 0 <= q <= 100:
-            raise InputError(f"a percentile is between 0 and 100, got {q}", code="E726")
+            raise InputError(f"a percentile is between 0 and 100, got {value_text(q)}", code="E726")
         return float(np.quantile(self.times_ms, q / 100))
 
     @property

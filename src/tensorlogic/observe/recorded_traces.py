@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..diagnostics import value_text
 from ..errors import FormatError, InputError, expect
 from ..ir.sizes import integer
 from .columns import Groups, Names, longest
@@ -70,7 +71,7 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
         except TypeError:  # years and months have no fixed length
             microseconds = math.nan
         if not microseconds >= 0:
-            raise InputError(f"a duration is a time of 0 or more, got {duration}", *hints, code="E701")
+            raise InputError(f"a duration is a time of 0 or more, got {value_text(duration)}", *hints, code="E701")
         self.duration_us = microseconds
         return self
 
@@ -81,7 +82,7 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
 
 def _shape(dims: Iterable[int]) -> Shape:
     if isinstance(dims, str | bytes):
-        raise InputError(f"a shape is a sequence of sizes, got {dims!r}", "write [2, 3]", code="E301")
+        raise InputError(f"a shape is a sequence of sizes, got {value_text(dims)}", "write [2, 3]", code="E301")
     expect(dims, Iterable, "a shape is a sequence of sizes", "write [2, 3]")
     shape = tuple(integer(d, "a size of a shape") for d in dims)
     if any(d < 0 for d in shape):

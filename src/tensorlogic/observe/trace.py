@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnostics import clean
-from ..errors import InputError
+from ..diagnostics import clean, value_text
+from ..errors import InputError, expect
 from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step
@@ -98,6 +98,9 @@ class ChromeParts(NamedTuple):
     threads: Mapping[int, tuple[int | str, int | str]]  # process and thread, as the file has them
 
 
+_EVENT = 'write Trace([TraceEvent("relu", "step", 0, 2_000, 1)])'
+
+
 class Trace(Hook):
     """The steps and spans recorded inside ``with tl.trace() as t``, or read from a trace file; 16 bytes a step once packed.
 
@@ -117,7 +120,9 @@ class Trace(Hook):
     ) -> None:
         if not isinstance(detail, str) or detail not in ("step", "op"):
             hint = "write trace(detail='op') to see every operation of a step that holds many"
-            raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
+            raise InputError(f"the detail of a trace is 'step' or 'op', got {value_text(detail)}", hint, code="E704")
+        expect({} if threads is None else threads, Mapping, "threads= are names by number", 'write {1: "main"}')
+        expect(events, Iterable, "events are a list", _EVENT)
         self.detail = detail
         self.threads = dict(threads or {})  # names, where they are known
         self.skipped: dict[str, int] = {}  # what a file holds that could not be read: why, and how often
@@ -281,12 +286,16 @@ class Trace(Hook):
 
 
 def _check_times(event: TraceEvent, n: int) -> None:
+    expect(event, TraceEvent, "an event is a TraceEvent", _EVENT)
     start, end = event.start_ns, event.end_ns
     if not (isinstance(start, int) and isinstance(end, int)):
-        message = f"event {n} ({event.name!r}) runs from {start!r} to {end!r}: times are whole nanoseconds"
+        message = f"event {n} ({event.name!r}) runs from {value_text(start)} to {value_text(end)}: times are whole nanoseconds"
         raise InputError(message, "write int(1000 * microseconds)", code="E720")
     if end < start:
-        raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E721")
+        raise InputError(
+            f"event {n} ({event.name!r}) ends at {value_text(end)} ns, before it starts at {value_text(start)} ns",
+            code="E721",
+        )
 
 
 def _recorded_kind(event: TraceEvent, name: str) -> RecordedTraceEntry:

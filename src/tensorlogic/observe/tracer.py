@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError
 from ..events import RunRecord
 from ..store import Lock
@@ -173,7 +174,7 @@ class ExecutionTracer(DebugHook):
             start = self._open.pop(handle, None)
             if start is None:
                 hint = "end an operation once, with what record_operation_start returned"
-                message = f"no operation with the handle {handle!r} is running, of node {node_id}"
+                message = f"no operation with the handle {value_text(handle)} is running, of node {node_id}"
                 raise InputError(message, hint, code="E711")
             ids = tuple(input_ids), tuple(output_ids), dict(metadata or {})
             self._by_hand.append(TraceEntry(node_id, str(operation), *ids, start, end, threading.get_ident()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..diagnostics import value_text
 from ..errors import GraphError, expect, expect_whole, nearest
 from ..ir.check import expect_graph, require_valid
 from ..ir.graph import EinsumGraph
@@ -40,7 +41,9 @@ def batched(graph: EinsumGraph, over: str | Sequence[str], size: Dim = "batch") 
         raise GraphError("over= names no input, so there is nothing to batch", *nearest("", graph.inputs), code="E510")
     for name in names:
         if not isinstance(name, str) or name not in graph.inputs:
-            raise GraphError(f"the graph has no input {name!r} to batch", *nearest(name, graph.inputs), code="E302")
+            raise GraphError(
+                f"the graph has no input {value_text(name)} to batch", *nearest(name, graph.inputs), code="E302"
+            )
     if isinstance(size, str):
         size = dim(unused(size, graph.size_names))
     else:

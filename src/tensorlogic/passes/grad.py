@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..diagnostics import warn_caller
+from ..diagnostics import value_text, warn_caller
 from ..errors import DTypeError, GraphError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir import ops
 from ..ir.check import check_structure, expect_graph
@@ -173,7 +173,7 @@ def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
     for name in names:
         if not isinstance(name, str) or name not in graph.inputs:
             hints = nearest(name, graph.inputs)
-            raise GraphError(f"the graph has no input {name!r} to differentiate for", *hints, code="E302")
+            raise GraphError(f"the graph has no input {value_text(name)} to differentiate for", *hints, code="E302")
         kind = graph.type_of(graph.inputs[name])
         if not may_be_float(kind):
             message = f"input {name!r} is {kind}: only numbers of a float dtype have gradients"
@@ -227,7 +227,8 @@ def _options(
     words = {*OPS, *FUNCTIONS, *REDUCTIONS}
     outputs = dict(graph.outputs)
     for key, rule in (custom or {}).items():
-        expect(rule, Callable, f"the custom gradient of {key!r} must be a function", "write lambda t, g, y, x: g * 2")  # type: ignore[arg-type]
+        what = f"the custom gradient of {value_text(key)} must be a function"
+        expect(rule, Callable, what, "write lambda t, g, y, x: g * 2")  # type: ignore[arg-type]
         if isinstance(key, int) and 0 <= key < len(graph.nodes):
             by_node[key] = rule
         elif isinstance(key, str) and key in outputs:
@@ -236,7 +237,9 @@ def _options(
             by_name[key] = rule
         else:
             hints = nearest(key, [*outputs, *words])
-            raise GraphError(f"custom= names {key!r}, which is no operation, output or node", *hints, code="E813")
+            raise GraphError(
+                f"custom= names {value_text(key)}, which is no operation, output or node", *hints, code="E813"
+            )
     for word, number in (("keep", keep), ("unroll", unroll)):
         if number is not None:
             expect_whole(word, number, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import GraphError, ShapeError
 from ..ir import ops
 from ..ir.builder import check_function
@@ -299,7 +300,7 @@ def _by_hand(
     several = (result,) if isinstance(result, Value) or result is None else tuple(result)
     if len(several) != len(args) or not all(g is None or isinstance(g, Value) for g in several):
         raise GraphError(
-            f"the custom gradient of {op.name} must return {len(args)} gradient(s), got {result!r}",
+            f"the custom gradient of {op.name} must return {len(args)} gradient(s), got {value_text(result)}",
             "return one tensor of the tape for each operand, None where there is none",
             code="E112",
         )

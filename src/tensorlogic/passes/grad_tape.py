@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable, renumbered
@@ -113,7 +114,7 @@ class Tape(TensorMethods[Value]):
         at = self.source.inputs.get(key) if isinstance(key, str) else key
         if at is None or isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(self.place):
             hints = nearest(key, self.source.inputs)
-            raise GraphError(f"{key!r} is no input and no node of the graph", *hints, code="E302")
+            raise GraphError(f"{value_text(key)} is no input and no node of the graph", *hints, code="E302")
         return Value(self, self.place[at])
 
     def copy(self, graph: EinsumGraph, types: Sequence[Results] | None = None) -> None:

@@ -12,8 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import GraphError, ShapeError, expect, nearest
 from ..ir import ops
+from ..ir.check import expect_graph
 from ..ir.collectives import share
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name, reachable
 from ..ir.ops import Op, add_constant
@@ -80,10 +82,13 @@ def shard(
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
+    expect_graph(graph)
     expect(axes, Mapping, "axes= says which axis of which input is shared", 'write {"w": 1}')
     for name in axes:
         if name not in graph.inputs:
-            raise GraphError(f"the graph has no input {name!r} to shard", *nearest(name, graph.inputs), code="E369")
+            raise GraphError(
+                f"the graph has no input {value_text(name)} to shard", *nearest(name, graph.inputs), code="E369"
+            )
     for name, i in graph.inputs.items():
         t = graph.type_of(i)
         if t.shape is None or not t.shape.is_static:

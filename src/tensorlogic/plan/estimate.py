@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..diagnostics import bytes_text
@@ -114,6 +114,8 @@ class MemoryEstimator:
     """
 
     def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = DTYPE, in_place: bool = True) -> None:
+        hint = "write passes=()"
+        expect(() if passes is None else passes, Iterable, "passes= are functions from a graph to a graph", hint)
         default = (*passes_of(OptimizationLevel.STANDARD, differentiable=False), order_contractions)
         self.passes = default if passes is None else tuple(passes)
         self.dtype = dtype_name(dtype)

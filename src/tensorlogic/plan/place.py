@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import GraphError, InputError, expect, expect_whole
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
@@ -191,7 +191,7 @@ class PlacementOptimizer:
     ) -> None:
         given = list(devices) if isinstance(devices, Sequence) else []
         if not given or not all(hasattr(d, "kind") and hasattr(d, "index") for d in given):
-            wanted = f"devices must be a list of at least one device, got {devices!r}"
+            wanted = f"devices must be a list of at least one device, got {value_text(devices)}"
             raise InputError(wanted, "write [Device.CPU(0), Device.CPU(1)]", code="E301")
         names = list(map(_name, given))
         if len(set(names)) < len(names):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import counted, table
@@ -51,7 +51,7 @@ class SchedulingStrategy(msgspec.Struct, frozen=True):
     def CostBased(cls, cost_threshold: float = 1000) -> SchedulingStrategy:  # noqa: N802 - the seed's name
         """Nodes that cost less than the threshold, in flops plus bytes written, share a chain with a neighbour."""
         if not isinstance(cost_threshold, int | float | np.number) or not cost_threshold >= 0:
-            wanted = f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}"
+            wanted = f"cost_threshold must be a number of 0 or more, got {value_text(cost_threshold)}"
             raise InputError(wanted, "write SchedulingStrategy.CostBased(cost_threshold=1000)", code="E331")
         return cls("cost_based", cost_threshold)
 
@@ -185,7 +185,7 @@ class Scheduler:
     def __init__(self, strategy: SchedulingStrategy = SchedulingStrategy.SEQUENTIAL) -> None:
         if not isinstance(strategy, SchedulingStrategy) or strategy.kind not in _STRATEGIES:
             hint = "use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"
-            raise InputError(f"{strategy!r} is no scheduling strategy", hint, code="E332")
+            raise InputError(f"{value_text(strategy)} is no scheduling strategy", hint, code="E332")
         self.strategy = strategy
 
     def schedule(

@@ -8,7 +8,8 @@ from typing import Any, overload
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, expect_whole, nearest
+from ..diagnostics import value_text
+from ..errors import InputError, expect, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
 from ..lang.show import PrintsAsTable, Shown, by_value, scalar_shown, shown
@@ -190,6 +191,8 @@ class Relation(PrintsAsTable):
     __hash__ = None  # type: ignore[assignment]  # compares with sets
 
     def __init__(self, name: str, tensor: Any, domains: Sequence[Domain], heads: Sequence[str] = ()) -> None:
+        expect(domains, Sequence, "domains are a list, one for each place")
+        expect(heads, Sequence, "heads= are titles, one for each place", 'write heads=["parent", "child"]')
         self.name = name
         self.domains = tuple(domains)
         self.heads = tuple(heads) or tuple(f"{n}" for n in range(1, len(self.domains) + 1))
@@ -261,7 +264,7 @@ class Relation(PrintsAsTable):
     def __contains__(self, row: object) -> bool:
         given = row if isinstance(row, tuple | list) else (row,)
         if len(given) != self.arity:
-            message = f"{self.name} has {counted(self.arity, 'place')}, but {row!r} has {len(given)}"
+            message = f"{self.name} has {counted(self.arity, 'place')}, but {value_text(row)} has {len(given)}"
             raise InputError(message, code="E778")
         plain = [v.item() if isinstance(v, np.integer) else v for v in given]
         codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(plain, self.domains, strict=True)]
@@ -287,4 +290,4 @@ def names_along(name: str, domains: Sequence[Domain], place: int) -> list[Name]:
 
 def unknown_relation(name: str, known: Sequence[str]) -> InputError:
     """Return the error for a name that the program does not have."""
-    return InputError(f"the program has no relation or tensor {name!r}", *nearest(name, known), code="E785")
+    return InputError(f"the program has no relation or tensor {value_text(name)}", *nearest(name, known), code="E785")

@@ -19,7 +19,10 @@ def read_tensors(given: Mapping[str, Any] | None, named: Mapping[str, Any] | Non
     """Return the tensors that a call was given, in a mapping and as keywords."""
     if given is not None:
         expect(given, Mapping, "tensors are given in a mapping, by name", 'write {"W": array}, or W=array')
-    return {name: _read_tensor(name, value) for name, value in {**(given or {}), **(named or {})}.items()}
+    found = {**(given or {}), **(named or {})}
+    for name in found:
+        expect(name, str, "a tensor is named by text")
+    return {name: _read_tensor(name, value) for name, value in found.items()}
 
 
 def _read_tensor(name: str, value: Any) -> Any:

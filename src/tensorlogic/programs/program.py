@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..backends.sparse import SparseTensor
+from ..diagnostics import value_text
 from ..errors import InputError, TensorLogicError, expect
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -146,9 +147,9 @@ class Program:
         """
         expect(name, str, "a function is attached under a name", 'write p.attach("double", function)')
         if not callable(function):
-            raise InputError(f"{name!r} is attached to a function, got {function!r}", code="E301")
+            raise InputError(f"{value_text(name)} is attached to a function, got {value_text(function)}", code="E301")
         if not name.isidentifier():
-            raise InputError(f"a function is attached under a plain name, got {name!r}", code="E789")
+            raise InputError(f"a function is attached under a plain name, got {value_text(name)}", code="E789")
         with self._lock, self._sources:
             self.state.attach(name, function)
         return self

@@ -79,12 +79,12 @@ class BatchResult(Sequence[Outputs]):
         if isinstance(key, slice):
             return [self[n] for n in range(*key.indices(self._size))]
         if isinstance(key, str):
-            hint = f"write result[0][{key!r}] for one item, or result.stacked({key!r}) for all"
+            hint = f"write result[0][{value_text(key)}] for one item, or result.stacked({value_text(key)}) for all"
             raise InputError(f"items of a batch are numbered, got {value_text(key)}", hint, code="E301")
         try:
             number = range(self._size)[key]
         except IndexError:
-            raise IndexError(f"there is no item {key}: the batch has {self._size:,}") from None
+            raise IndexError(f"there is no item {value_text(key)}: the batch has {self._size:,}") from None
         if self._places is None:
             places: list[tuple[Piece, int] | None] = [None] * self._size
             for piece in self._pieces:
@@ -120,7 +120,7 @@ class BatchResult(Sequence[Outputs]):
                [6., 8.]])
         """
         if name not in self._names:
-            raise InputError(f"there is no output {name!r}", *nearest(name, self._names), code="E305")
+            raise InputError(f"there is no output {value_text(name)}", *nearest(name, self._names), code="E305")
         if self._whole:
             return self._pieces[0].values[self._names.index(name)]
         if not self._size:

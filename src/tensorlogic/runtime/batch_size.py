@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, expect_known, expect_whole
+from ..errors import InputError, expect, expect_known, expect_whole
 from ..ir.graph import EinsumGraph
 from ..passes.specialize import checked_sizes, known_inputs
 from .batch import execute_batch, most_at_once, way_of
@@ -38,6 +39,8 @@ def optimal_batch_size(
     expect_whole("most", most, 1)
     if memory_limit is not None:
         expect_whole("memory_limit", memory_limit)
+    expect(seconds, Real, "seconds= is how long sizes are tried", "write seconds=1.0")
+    expect(shared, Iterable, "shared= names inputs", 'write shared=["w"]')
     example = _example(executor, graph, {} if inputs is None else inputs, sizes)
     graph = graph.with_scores(()) if graph.scores else graph  # what is made up says nothing of the values of later runs
     names = [shared] if isinstance(shared, str) else list(shared)

@@ -20,7 +20,7 @@ import msgspec
 
 from ..errors import CancelledError, FormatError, TensorLogicError, expect, expect_whole
 from ..ir.graph import EinsumGraph
-from ..ir.whole_files import remove, set_aside
+from ..ir.whole_files import as_path, remove, set_aside
 from ..passes.pipeline import CompilationConfig
 from ..store import EvictionPolicy, Store, StoreStats, of_one_process
 from .compile import CompiledGraph, save_compiled
@@ -103,7 +103,7 @@ class CompilationCache:
             if bound is not None or name == "max_entries":
                 expect_whole(name, bound, 0, 'write CompilationCache(100, "folder", folder_bytes=1 << 30)')
         self.folder_bytes, self.folder_entries = folder_bytes, folder_entries
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else as_path(folder, "a folder")
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
         self._executor = executor
 

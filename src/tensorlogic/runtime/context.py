@@ -149,7 +149,7 @@ class ExecutionContext:
     def remove_hook(self, hook: Hook) -> None:
         """Detach a hook."""
         if hook not in self.hooks:
-            raise InputError(f"{hook!r} is not attached", code="E930")
+            raise InputError(f"{value_text(hook)} is not attached", code="E930")
         self.hooks.remove(hook)
 
     def notify(self, phase: ExecutionPhase) -> None:

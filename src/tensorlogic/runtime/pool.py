@@ -76,7 +76,7 @@ def number_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         kind: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise DTypeError(f"NumPy has no dtype {dtype!r}", code="E951") from None
+        raise DTypeError(f"NumPy has no dtype {value_text(dtype)}", code="E951") from None
     if kind.hasobject or not kind.itemsize:
         raise DTypeError(f"a pool holds numbers, not {kind}", "use np.empty for objects", code="E951")
     return kind

@@ -479,9 +479,9 @@ class Programs:
 def checked_policy(able: BackendCapabilities, native: object, policy: str | None, wrapped: bool) -> str:
     """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
     if policy is not None and policy not in POLICIES:
-        raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
+        raise InputError(f"there is no policy {value_text(policy)}", *nearest(policy, POLICIES), code="E315")
     if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
-        argument = f"policy={policy!r}" if native is False else f"native={value_text(native)}"
+        argument = f"policy={value_text(policy)}" if native is False else f"native={value_text(native)}"
         message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
     return "exact" if wrapped else policy or ("fast" if native else "exact")

@@ -8,6 +8,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import ViewError
 
 
@@ -103,7 +104,7 @@ def as_spec(given: Spec) -> SliceSpec:
         case _ if hasattr(given, "__index__") and np.ndim(given) == 0:
             return SliceSpec.Index(given)
     hint = "use an integer, a slice or a SliceSpec; array.take(indices, axis) makes the copy"
-    raise ViewError(f"{given!r} cannot select along an axis without a copy", hint, code="E960")
+    raise ViewError(f"{value_text(given)} cannot select along an axis without a copy", hint, code="E960")
 
 
 def places(spec: SliceSpec, size: int, axis: int) -> range:
@@ -115,7 +116,7 @@ def places(spec: SliceSpec, size: int, axis: int) -> range:
     if spec.kind == "index":
         place = spec.start or 0
         if not -size <= place < size:
-            raise ViewError(f"index {place} is out of range for axis {axis} of size {size}", code="E961")
+            raise ViewError(f"index {value_text(place)} is out of range for axis {axis} of size {size}", code="E961")
         return range(place % size, place % size + 1)
     step = spec.stride
     low, high = (0, size) if step > 0 else (-1, size - 1)  # where a bound may stand
@@ -124,10 +125,12 @@ def places(spec: SliceSpec, size: int, axis: int) -> range:
     end = last if spec.end is None else spec.end + size * (spec.end < 0)
     if not (low <= start <= high and low <= end <= high):
         hint = f"start and end may be {max(low, 0)} to {high}" if size else "the axis has no elements: use Full"
-        raise ViewError(f"{spec!r} is out of range for axis {axis} of size {size}", hint, code="E961")
+        raise ViewError(f"{value_text(spec)} is out of range for axis {axis} of size {size}", hint, code="E961")
     if (end - start) * step < 0:
-        hint = f"exchange them, or write Strided({spec.start}, {spec.end}, {-step})"
-        raise ViewError(f"{spec!r} of axis {axis} of size {size} runs from {start} away from {end}", hint, code="E961")
+        hint = f"exchange them, or write Strided({spec.start}, {spec.end}, {value_text(-step)})"
+        raise ViewError(
+            f"{value_text(spec)} of axis {axis} of size {size} runs from {start} away from {end}", hint, code="E961"
+        )
     return range(start, end, step)
 
 
@@ -142,7 +145,11 @@ def known_places(spec: SliceSpec) -> range | None:
     if (start >= 0) != (not ahead if spec.end is None else end >= 0):
         return None
     if (end - start) * spec.stride < 0:
-        raise ViewError(f"{spec!r} runs from {start} away from {end}", "exchange start and end", code="E961")
+        raise ViewError(
+            f"{value_text(spec)} runs from {value_text(start)} away from {value_text(end)}",
+            "exchange start and end",
+            code="E961",
+        )
     return range(start, end, spec.stride)
 
 
@@ -179,4 +186,8 @@ def merge(outer: SliceSpec, inner: SliceSpec, size: int | None, axis: int) -> Sl
             return SliceSpec.Index(~mirrored.start)
         return _spec(range(~mirrored.start, ~mirrored.stop, -mirrored.step))
     hint = "give the base's shape, TensorView(base, specs, base_shape=(...)), or count from one end only"
-    raise ViewError(f"{inner!r} of {outer!r} depends on the size of axis {axis}, which is unknown", hint, code="E963")
+    raise ViewError(
+        f"{value_text(inner)} of {value_text(outer)} depends on the size of axis {axis}, which is unknown",
+        hint,
+        code="E963",
+    )

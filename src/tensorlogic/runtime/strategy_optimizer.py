@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..backends.base import Backend, get_backend
+from ..diagnostics import value_text
 from ..errors import BackendError, InputError, TensorLogicError, expect
 from ..ir import ops
 from ..ir.check import require_valid
@@ -89,7 +90,7 @@ class StrategyOptimizer:
     ) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             hint = "write StrategyOptimizer(seconds=0.1)"
-            raise InputError(f"seconds is how long each way is run, got {seconds!r}", hint, code="E920")
+            raise InputError(f"seconds is how long each way is run, got {value_text(seconds)}", hint, code="E920")
         self.backend, self.seconds, self.exact, self.clock = get_backend(backend), seconds, exact, clock
 
     def _optimize(

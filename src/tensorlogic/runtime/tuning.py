@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..diagnostics import bytes_text
+from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, OutOfMemoryError, TensorLogicError, expect
 from ..events import active_contexts, entered
 from ..ir.types import TensorType, dims
@@ -50,8 +50,10 @@ class AdaptiveOptimizer:
 
     def __init__(self, names: Sequence[str], *, trials: int = TRIALS, settle: float = SETTLE) -> None:
         expect(names, Sequence, "the ways to choose from are a list of names", 'write ["loop", "native"]')
+        for name in names:
+            expect(name, str, "a way to choose is named by text", 'write ["loop", "native"]')
         if not names or not isinstance(trials, int) or trials < 1:
-            message = f"there must be ways to choose from and at least one trial, got {list(names)} and {trials}"
+            message = f"there must be ways to choose from and at least one trial, got {value_text(list(names))} and {value_text(trials)}"
             raise InputError(message, code="E313")
         self.times: dict[str, list[float]] = {name: [] for name in names}
         self.trials, self.settle = trials, settle

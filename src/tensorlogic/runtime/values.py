@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..backends.base import Backend
+from ..diagnostics import value_text
 from ..errors import BackendError, InputError, TensorLogicError, expect, expect_known, nearest
 from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
@@ -78,7 +79,9 @@ def checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, .
     for name in names:
         expect(name, str, "donate= takes the names of inputs")
         if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r} to donate", *nearest(name, graph.inputs), code="E316")
+            raise InputError(
+                f"the graph has no input {value_text(name)} to donate", *nearest(name, graph.inputs), code="E316"
+            )
     return names
 
 
@@ -117,12 +120,12 @@ class Outputs(Sequence[Any]):
             if key not in self._names and f"d_{key}" in self._names:
                 key = f"d_{key}"  # the gradient for an input, which is named after it
             if key not in self._names:
-                raise InputError(f"there is no output {key!r}", *nearest(key, self._names), code="E305")
+                raise InputError(f"there is no output {value_text(key)}", *nearest(key, self._names), code="E305")
             return self._values[self._names.index(key)]
         try:
             return self._values[key]
         except IndexError:
-            message = f"there is no output {key}: there are {len(self._values)}, {', '.join(self._names)}"
+            message = f"there is no output {value_text(key)}: there are {len(self._values)}, {', '.join(self._names)}"
             raise IndexError(message) from None
 
     def __contains__(self, name: object) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from ..errors import ViewError, expect_whole
+from ..diagnostics import value_text
+from ..errors import ViewError, expect, expect_whole
+from ..ir.sizes import integer
 from .slices import SliceSpec, Spec, as_spec, known_places, merge, places
 from .view_memory import Array, Window, aliased, refuse_cast, safe_operand, shifted, windows_of
 
@@ -44,8 +46,11 @@ class TensorView:
         offset: int = 0,
         window: Window | None = None,
     ) -> None:
+        expect(specs, Iterable, "specs are a list, one for each axis", "write [SliceSpec.Range(0, 2)]")
+        expect(() if base_shape is None else base_shape, Iterable, "base_shape= is a sequence of sizes", "write (2, 3)")
+        expect(window, (Window, NoneType), "window= is a Window", "call view.windows(axis, size)")
         taken = tuple(as_spec(s) for s in specs)
-        shape = None if base_shape is None else tuple(map(operator.index, base_shape))
+        shape = None if base_shape is None else tuple(integer(d, "base_shape: a size") for d in base_shape)
         axes = len(taken) if shape is None else len(shape)
         if not isinstance(base, str | int):
             base = base if isinstance(base, TensorView) else _array(base)
@@ -55,7 +60,9 @@ class TensorView:
         if len(taken) > axes:
             raise ViewError(f"{len(taken)} specs [{_join(taken)}] for a tensor of {axes} axes", code="E962")
         taken += (SliceSpec.Full,) * (axes - len(taken))
-        for field, value in zip(self.__slots__, (base, taken, shape, operator.index(offset), window), strict=True):
+        for field, value in zip(
+            self.__slots__, (base, taken, shape, integer(offset, "an offset"), window), strict=True
+        ):
             object.__setattr__(self, field, value)
         for axis, spec in enumerate(taken):  # both raise what is wrong
             known_places(spec) if shape is None else places(spec, shape[axis], axis)
@@ -185,7 +192,7 @@ class TensorView:
         """Replace every element by ``ufunc(element, *operands)``, in place or not at all."""
         if not isinstance(ufunc, np.ufunc) or ufunc.signature or ufunc.nout != 1 or ufunc.nin != 1 + len(operands):
             needed = f"an element-wise ufunc of {1 + len(operands)} operands and one result"
-            raise ViewError(f"update needs {needed}, got {ufunc!r}", code="E969")
+            raise ViewError(f"update needs {needed}, got {value_text(ufunc)}", code="E969")
         target = self.writable_array()
         given = [safe_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
         try:

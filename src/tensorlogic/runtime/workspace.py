@@ -227,7 +227,7 @@ class WorkspacePool:
             if isinstance(workspace, Workspace) and workspace.released:
                 raise InputError(f"{workspace!r} was released before", hint, code="E953")
             if not isinstance(workspace, Workspace) or workspace._stretch not in self._arenas:
-                raise InputError(f"{workspace!r} does not come from this pool", hint, code="E952")
+                raise InputError(f"{value_text(workspace)} does not come from this pool", hint, code="E952")
             workspace.released = True
             self._asked -= workspace.asked
             self._taken -= workspace.size

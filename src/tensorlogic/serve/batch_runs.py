@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import CancelledError, ExecutionError, InputError, expect, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import evaluate
@@ -277,7 +278,9 @@ def _raisable(error: Exception) -> BaseException:
 def _padding(graph: EinsumGraph, names: Sequence[str], size: str, multiple: int) -> Padding:
     """Check that a size may be filled up: each of its places is computed by itself, so that zeros beside it change nothing."""
     if size not in graph.size_names:
-        raise InputError(f"the graph has no size {size!r} to pad", *nearest(size, graph.size_names), code="E304")
+        raise InputError(
+            f"the graph has no size {value_text(size)} to pad", *nearest(size, graph.size_names), code="E304"
+        )
     axes = {}
     for name in graph.inputs:
         shape = graph.type_of(graph.inputs[name]).shape or ()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..runtime.values import Inputs, Outputs
@@ -114,7 +115,9 @@ def row_inputs(graph: EinsumGraph, output: str) -> list[str]:
     found = [n for n, i in graph.inputs.items() if (own := graph.type_of(i).shape) and own[0] == rows]
     if not isinstance(rows, str) or not found:
         hint = 'declare them: b.input("x", ("n", 784))'
-        raise InputError(f"output {output!r} has no rows that inputs have too: its shape is {shape}", hint, code="E467")
+        raise InputError(
+            f"output {value_text(output)} has no rows that inputs have too: its shape is {shape}", hint, code="E467"
+        )
     return found
 
 

@@ -290,7 +290,9 @@ class MultiModelCoordinator:
         graphs = [self._models.load(model).graph for model in chosen]
         shares = [1.0] * len(chosen) if weights is None else [float(w) for w in weights]
         if len(shares) != len(chosen) or not sum(shares) > 0 or min(shares) < 0:
-            message = f"{len(chosen)} members need as many weights, none below 0 and not all 0, got {weights!r}"
+            message = (
+                f"{len(chosen)} members need as many weights, none below 0 and not all 0, got {value_text(weights)}"
+            )
             raise InputError(message, code="E468")
         for model, graph in zip(chosen, graphs, strict=True):
             if output is not None:
@@ -313,7 +315,7 @@ class MultiModelCoordinator:
             self._settled.wait_for(lambda: not self._beside)
             trial = self._shadows.get(name)
             if trial is None:
-                raise InputError(f"model {name!r} has no shadow", *nearest(name, self._shadows), code="E461")
+                raise InputError(f"model {value_text(name)} has no shadow", *nearest(name, self._shadows), code="E461")
             return ShadowReport(trial.calls, trial.differing, trial.errors, trial.left_out, trial.largest)
 
     def _try(self, trials: dict[str, _Trial], name: str, version: str | int, share: float) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ..diagnostics import value_text
 from ..errors import InputError, OutOfMemoryError, expect_known, nearest
 from ..events import span
 from ..ir.builder import GraphBuilder
@@ -175,7 +176,11 @@ class Models:
             found = self._models.get((name, self._latest[name] if version is None else version))
             if found is None:
                 known = [own.version for own in self.versions(name)]
-                raise InputError(f"model {name!r} has no version {version!r}", *nearest(version, known), code="E461")
+                raise InputError(
+                    f"model {value_text(name)} has no version {value_text(version)}",
+                    *nearest(version, known),
+                    code="E461",
+                )
             return found
 
     def versions(self, name: str) -> list[Model]:

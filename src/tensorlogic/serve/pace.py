@@ -6,6 +6,7 @@ from enum import Enum
 
 import msgspec
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect, expect_whole, nearest
 from ..runtime.context import seconds
 
@@ -61,7 +62,9 @@ class BatcherConfig(msgspec.Struct, frozen=True):
         if not isinstance(self.strategy, BatchingStrategy):
             names = [s.name for s in BatchingStrategy]
             hints = nearest(self.strategy, [f"BatchingStrategy.{name}" for name in names])
-            raise InputError(f"a strategy is one of {', '.join(names)}, got {self.strategy!r}", *hints, code="E301")
+            raise InputError(
+                f"a strategy is one of {', '.join(names)}, got {value_text(self.strategy)}", *hints, code="E301"
+            )
         for name in ("max_wait", "timeout", "target_latency", "aging"):
             value = getattr(self, name)
             if value is not None or name in ("target_latency", "aging"):

@@ -113,7 +113,9 @@ def failing_at(
         raise InputError(f"chance must be between 0 and 1, got {value_text(chance)}", code="E593")
     raised = error if isinstance(error, type) or error is None else type(error)
     if raised is not None and not issubclass(raised, BaseException):
-        raise InputError(f"error= is an exception, got {error!r}", 'write error=TimeoutError("late")', code="E593")
+        raise InputError(
+            f"error= is an exception, got {value_text(error)}", 'write error=TimeoutError("late")', code="E593"
+        )
     if isinstance(call, int):
         expect_whole("call", call, 1)
     draw = random.Random(0) if rng is None else rng

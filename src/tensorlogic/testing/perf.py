@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect, expect_whole
 from ..observe.performance import Interval, check_threshold, load_json, ratio, ratio_interval, save_json, verdict
 from ..observe.profile import Times
@@ -162,7 +163,7 @@ class PerfRegression:
     def measure(self, name: str, function: Callable[[], Any]) -> float:
         """Call a function to warm up, then time it; return the median in milliseconds. Measuring a name again adds to it."""
         if not isinstance(name, str) or not name:
-            raise InputError(f"a case has a name, got {name!r}", code="E729")
+            raise InputError(f"a case has a name, got {value_text(name)}", code="E729")
         hint = "write lambda: executor.execute(graph, inputs)"
         expect(function, Callable, f"the case {name!r} needs a function without arguments", hint)  # type: ignore[arg-type]
         warm = [self._timed(function, 1) for _ in range(self.warmup)]

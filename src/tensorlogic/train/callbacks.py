@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect, expect_whole, nearest
 from ..events import Hook
 from ..ir.whole_files import expect_folder, writing
@@ -70,7 +71,7 @@ def watched(figures: Figures, name: str) -> float:
                 "give fit data to measure it on: fit(..., validation=data)",
                 f"or watch {name.removeprefix(VALIDATION)!r}",
             ]
-        raise InputError(f"there is no figure {name!r} to watch", *hints, code="E858")
+        raise InputError(f"there is no figure {value_text(name)} to watch", *hints, code="E858")
     return figures[name]
 
 

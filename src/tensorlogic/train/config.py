@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..diagnostics import value_text
 from ..errors import InputError, expect, expect_known, expect_whole, nearest
 from ..ir.types import TensorType
 from . import optim
@@ -71,6 +72,7 @@ class TrainerConfig:
                 check_number(name, getattr(self, name), below=below)
         expect(self.settings, Mapping, "settings= are mappings by parameter", 'write settings={"w": {"frozen": True}}')
         for name, own in self.settings.items():
+            expect(name, str, "settings= are by the name of a parameter")
             expect(own, Mapping, f"settings of {name!r} are a mapping", 'write {"frozen": True}')
             for key in own.keys() & {"rate", "weight_decay"}:
                 check_number(f"{key} of {name!r}", own[key], zero=True)
@@ -86,11 +88,15 @@ def settings_of(given: Mapping[str, Mapping[str, Any]], params: Mapping[str, Ten
     for pattern, own in given.items():
         names = [name for name in params if fnmatchcase(name, pattern)]
         if not names:
-            raise InputError(f"settings: there is no parameter {pattern!r}", *nearest(pattern, params), code="E863")
+            raise InputError(
+                f"settings: there is no parameter {value_text(pattern)}", *nearest(pattern, params), code="E863"
+            )
         for key in own:
             if key not in Setting._fields:
                 raise InputError(
-                    f"settings of {pattern!r}: there is no {key!r}", *nearest(key, Setting._fields), code="E872"
+                    f"settings of {pattern!r}: there is no {value_text(key)}",
+                    *nearest(key, Setting._fields),
+                    code="E872",
                 )
         for name in names:
             found[name] = found.get(name, Setting())._replace(**own)

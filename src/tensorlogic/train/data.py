@@ -260,7 +260,7 @@ class _Columns:
 
 
 def _array(name: str, value: Any) -> Any:
-    array = value if isinstance(value, np.ndarray) else named_array(f"data {name!r}", value)
+    array = value if isinstance(value, np.ndarray) else named_array(f"data {value_text(name)}", value)
     if array.ndim == 0:
         hint = f"give it as fixed={{{name!r}: ...}} if it is the same for all examples"
         raise InputError(f"data {name!r} has no rows: it is a scalar", hint, code="E854")

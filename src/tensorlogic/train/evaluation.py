@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import ExecutionError, InputError, TrainingError, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
@@ -61,7 +62,9 @@ def predict(trainer: Trainer, data: Data, output: str, fixed: Mapping[str, Any] 
     """Return an output for all examples, computed from no more inputs than it needs."""
     graph = _loss(trainer)
     if output not in graph.output_names:
-        raise InputError(f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305")
+        raise InputError(
+            f"the loss graph has no output {value_text(output)}", *nearest(output, graph.output_names), code="E305"
+        )
     needed = narrowed(graph, [output])
     given = {name: v for name, v in _inputs(trainer, fixed).items() if name in needed.inputs}
     wanted = Needed([name for name in needed.inputs if name not in given], None)

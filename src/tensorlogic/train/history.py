@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ..diagnostics import value_text
 from ..errors import InputError, nearest
 from ..ir.whole_files import writing
 from ..tables import table
@@ -38,7 +39,7 @@ class History(Mapping[str, list[float]]):
 
     def __getitem__(self, name: str) -> list[float]:
         if name not in self:
-            raise InputError(f"the history has no {name!r}", *nearest(name, list(self)), code="E858")
+            raise InputError(f"the history has no {value_text(name)}", *nearest(name, list(self)), code="E858")
         return [epoch.get(name, math.nan) for epoch in self.epochs]
 
     def __contains__(self, name: object) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir.check import expect_graph
 from ..ir.graph import EinsumGraph
@@ -85,6 +86,7 @@ def initial(
         scheme, (str, Mapping), "scheme= is a name, or names by pattern", 'write "he", or {"b*": "zeros", "*": "he"}'
     )
     expect_whole("seed", seed)
+    expect(names, Iterable, "names= are the inputs to draw values for", 'write ["w"]')
     found = {}
     for name in [names] if isinstance(names, str) else names:
         expect_known("the graph has no input", [name], graph.inputs)
@@ -110,5 +112,5 @@ def _scheme(scheme: str | Mapping[str, str], name: str, rank: int) -> str:
         chosen = fitting[0]
     for own in (scheme,) if isinstance(scheme, str) else (chosen,):
         if own not in SCHEMES:
-            raise InputError(f"there is no scheme {own!r}", *nearest(own, SCHEMES), code="E875")
+            raise InputError(f"there is no scheme {value_text(own)}", *nearest(own, SCHEMES), code="E875")
     return chosen

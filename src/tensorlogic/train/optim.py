@@ -20,11 +20,12 @@ from typing import Any
 
 from ..errors import InputError, expect
 from .schedules import SCHEDULES as SCHEDULES
-from .schedules import Plateau, Rate, Schedule, check_number, check_rate, rate_from_json, rate_to_json
+from .schedules import Plateau, Rate, Schedule, check_number, check_rate, made_from, rate_to_json
 from .schedules import constant as constant
 from .schedules import cosine as cosine
 from .schedules import one_cycle as one_cycle
 from .schedules import plateau as plateau
+from .schedules import rate_from_json as rate_from_json
 from .schedules import step_decay as step_decay
 from .schedules import warmup as warmup
 
@@ -244,10 +245,15 @@ def with_decay(optimizer: Optimizer, weight_decay: float) -> Optimizer:
     >>> with_decay(adam(0.1), 0.5)
     adam(rate=0.1, b1=0.9, b2=0.999, eps=1e-08)
     """
+    _expect_optimizer(optimizer)
     settings = dict(optimizer.settings)
     if "weight_decay" not in settings or optimizer.name not in OPTIMIZERS:
         return optimizer
     return OPTIMIZERS[optimizer.name](optimizer.rate, **{**settings, "weight_decay": weight_decay})
+
+
+def _expect_optimizer(optimizer: object) -> None:
+    expect(optimizer, Optimizer, "an optimizer is expected", "write tl.optim.adam(1e-3)")
 
 
 # as JSON, for checkpoints
@@ -263,13 +269,11 @@ def to_json(optimizer: Optimizer) -> dict[str, Any]:
     >>> from_json(to_json(adamw(cosine(0.1, steps=10)))) == adamw(cosine(0.1, steps=10))
     True
     """
+    _expect_optimizer(optimizer)
     return {"name": optimizer.name, "rate": rate_to_json(optimizer.rate), "settings": dict(optimizer.settings)}
 
 
 def from_json(found: Mapping[str, Any]) -> Optimizer:
     """Return the optimizer that plain values stand for."""
-    name = found["name"]
-    if name not in OPTIMIZERS:
-        hint = "give it again: Trainer.resume(folder, optimizer=...)"
-        raise InputError(f"the optimizer {name!r} is not one of tensorlogic's own", hint, code="E861")
-    return OPTIMIZERS[name](rate_from_json(found["rate"]), **found["settings"])
+    expect(found, Mapping, "an optimizer is written as a mapping", "write to_json(optimizer)")
+    return made_from(OPTIMIZERS, found, "optimizer", "rate")

@@ -7,15 +7,18 @@ sgd(rate=cosine(0.1, steps=1000, end=0.0), weight_decay=0.0)
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ..diagnostics import value_text
-from ..errors import InputError
+from ..errors import InputError, expect
+
+T = TypeVar("T")
 
 
 def check_number(what: str, value: object, *, zero: bool = False, below: float = math.inf, hint: str = "") -> None:
@@ -220,9 +223,24 @@ def rate_to_json(rate: Rate) -> Any:
 def rate_from_json(found: Any) -> Rate:
     """Return the learning rate that plain values stand for."""
     if not isinstance(found, Mapping):
+        expect(found, (int, float), "a learning rate is a number or a schedule", "write rate_to_json(rate)")
         return float(found)
-    if found["name"] not in SCHEDULES:
-        hint = "give it again: Trainer.resume(folder, optimizer=...)"
-        raise InputError(f"the schedule {found['name']!r} is not one of tensorlogic's own", hint, code="E861")
-    rate: Rate = SCHEDULES[found["name"]](rate_from_json(found["base"]), **found["settings"])
+    rate: Rate = made_from(SCHEDULES, found, "schedule", "base")
     return rate
+
+
+def made_from(makers: Mapping[str, Callable[..., T]], found: Mapping[str, Any], what: str, rate: str) -> T:
+    """Return what plain values stand for: what the maker of that name makes of a learning rate and of settings."""
+    hint = "give it again: Trainer.resume(folder, optimizer=...)"
+    name = found.get("name")
+    if not isinstance(name, str) or name not in makers:
+        raise InputError(f"the {what} {value_text(name)} is not one of tensorlogic's own", hint, code="E861")
+    base: Any = found.get(rate)
+    settings: Any = found.get("settings")
+    try:
+        inspect.signature(makers[name]).bind(base, **settings)
+    except TypeError as error:
+        raise InputError(
+            f"the {what} {name!r} has not the settings that it needs: {error}", hint, code="E861"
+        ) from None
+    return makers[name](rate_from_json(base), **settings)

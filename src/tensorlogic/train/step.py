@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import GraphError, InputError, nearest
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph, reachable
@@ -273,7 +274,7 @@ def _updated(
         hint = "return w - rate * gradient, {slot: its next value, ...}"
         slots = ", ".join(map(repr, optimizer.slots)) or "none"
         message = f"the update of {optimizer.name} returns the next parameter and a mapping of its slots ({slots})"
-        raise InputError(f"{message}, got {result!r}", hint, code="E841")
+        raise InputError(f"{message}, got {value_text(result)}", hint, code="E841")
     if result[0].shape != w.shape:
         message = f"the update of {optimizer.name} returns a parameter of shape {result[0].shape} for one of {w.shape}"
         raise InputError(message, "return a tensor of the shape of w: w - rate * gradient", code="E841")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import value_text
 from ..errors import InputError, TrainingError, expect, nearest
 from ..events import check_contexts, span
 from ..ir.check import expect_graph
@@ -128,7 +129,7 @@ class Trainer:
         """Put other values in place of some parameters."""
         for name, value in params.items():
             if name not in self.names:
-                raise InputError(f"there is no parameter {name!r}", *nearest(name, self.names), code="E863")
+                raise InputError(f"there is no parameter {value_text(name)}", *nearest(name, self.names), code="E863")
             new = own_array(name, value)
             if new.shape != self.values[name].shape:
                 shapes = f"{list(self.values[name].shape)}, got {list(new.shape)}"
@@ -158,7 +159,7 @@ class Trainer:
         for what, given in (("fixed", fixed), ("states", states)):
             if given is not None:
                 expect(given, Mapping, f"{what}= are arrays by name", f'write {what}={{"table": array}}')
-        self._fixed = {name: named_array(f"fixed {name!r}", value) for name, value in (fixed or {}).items()}
+        self._fixed = {name: named_array(f"fixed {value_text(name)}", value) for name, value in (fixed or {}).items()}
         for name in (*self._fixed, *(states or {})):
             if (known := loss or self.loss) is not None and name not in getattr(known, "inputs", (name,)):
                 raise InputError(f"the loss graph has no input {name!r}", *nearest(name, known.inputs), code="E302")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
@@ -149,7 +150,7 @@ def model_of(
     batches = checked_batches(calibration)
     given_params = {} if params is None else params
     expect(given_params, Mapping, "params= are arrays of weights by name", 'write params={"w": W}')
-    values = {name: named_array(f"weight {name!r}", v) for name, v in given_params.items()}
+    values = {name: named_array(f"weight {value_text(name)}", v) for name, v in given_params.items()}
     batches = tuple({k: v for k, v in batch.items() if k not in values} for batch in batches)
     first = batches[0] if batches else {}
     types = {name: TensorType.of(plain_array(v)) for name, v in first.items()}
@@ -183,7 +184,7 @@ def checked_batches(calibration: Batches | None) -> tuple[dict[str, Any], ...]:
     for batch in batches:
         expect(batch, Mapping, "a batch of calibration data is a mapping of inputs", 'write calibration=[{"x": X}]')
     if not batches or any(
-        named_array(f"input {name!r}", v).size == 0 for batch in batches for name, v in batch.items()
+        named_array(f"input {value_text(name)}", v).size == 0 for batch in batches for name, v in batch.items()
     ):
         hint = "give some rows of data, such as the graph will run on"
         raise InputError("the calibration data are empty", hint, code="E326")
@@ -225,7 +226,7 @@ def _configs(
     expect(config, Mapping, "a QuantizationConfig is expected, or one for each weight", "write tl.QuantizationConfig()")
     for name, own in config.items():
         if name not in names:
-            raise InputError(f"there is no weight {name!r} to quantize", *nearest(name, names), code="E340")
+            raise InputError(f"there is no weight {value_text(name)} to quantize", *nearest(name, names), code="E340")
         if own is not None:
             expect(own, QuantizationConfig, f"the config of {name!r} is a QuantizationConfig")
     return {p.node: own for p in model.products if (own := config.get(p.name)) is not None}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from ...diagnostics import value_text
 from ...errors import InputError, nearest
 from ...tables import html_table
 
@@ -65,7 +66,7 @@ def error_svg(report: QuantizationReport) -> str:
 def histogram_svg(report: QuantizationReport, name: str) -> str:
     """Draw the values of a weight, and a line for each value that a number of its first scale stands for."""
     if name not in report.pictures:
-        raise InputError(f"the report has no weight {name!r}", *nearest(name, report.pictures), code="E340")
+        raise InputError(f"the report has no weight {value_text(name)}", *nearest(name, report.pictures), code="E340")
     picture = report.pictures[name]
     low, high = picture.edges[0], picture.edges[-1]
     span = (high - low) or 1.0

@@ -227,7 +227,7 @@ def mesh_of(strategy: DistributedParallelismStrategy) -> Mesh:
             raise InputError("Auto has no mesh before it has seen a graph", hint, code="E394")
         case _:
             hint = "write DistributedParallelismStrategy.DataParallel(num_replicas=4)"
-            raise InputError(f"a strategy is expected, got {strategy!r}", hint, code="E376")
+            raise InputError(f"a strategy is expected, got {value_text(strategy)}", hint, code="E376")
 
 
 def _parts(spec: ShardingSpec) -> int:
@@ -272,7 +272,7 @@ class DistributedConfig:
             expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=True")
         if self.communication not in CARRIERS:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
-            message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
+            message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {value_text(self.communication)}"
             raise InputError(message, *hints, code="E377")
         number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not number or not 0 < self.timeout <= LONGEST_TIMEOUT:
@@ -282,7 +282,7 @@ class DistributedConfig:
             )
         if self.address is not None and (self.communication != "ray" or not isinstance(self.address, str)):
             hint = 'write DistributedConfig(devices, communication="ray", address="host:6379")'
-            raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")
+            raise InputError(f"address is that of a Ray cluster, got {value_text(self.address)}", hint, code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
         if self.deterministic and (not isinstance(self.strategy, DataParallel) or self.shard_optimizer):
@@ -326,7 +326,9 @@ def check_devices(backend: Backend, config: DistributedConfig) -> None:
     here = backend.capabilities().devices
     for device in config.devices:
         if device.kind != "cpu" and device not in here:
-            message = f"the {backend.name} backend has no {device!r} here: it runs on {', '.join(map(repr, here))}"
+            message = (
+                f"the {backend.name} backend has no {value_text(device)} here: it runs on {', '.join(map(repr, here))}"
+            )
             hint = f"write [Device.CPU(n) for n in range({len(config.devices)})]: virtual devices of the processor"
             raise InputError(message, hint, code="E377")
 
@@ -335,7 +337,7 @@ def checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Return devices as a tuple; raise where there are none, or something else stands among them."""
     hint = "write [Device.CPU(0), Device.CPU(1)]"
     if not isinstance(devices, Sequence) or isinstance(devices, str):
-        raise InputError(f"devices are a list, got {devices!r}", hint, code="E377")
+        raise InputError(f"devices are a list, got {value_text(devices)}", hint, code="E377")
     for device in devices:
         expect(device, Device, "a Device is expected", hint)
     if not devices:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import InputError, ShapeError, nearest
 from ...ir.collectives import share
 from ...ir.graph import EinsumGraph
@@ -41,7 +42,9 @@ def batch_axes(graph: EinsumGraph, over: str | None) -> dict[str, int]:
         return {over: 0}
     if over is not None and over not in graph.size_names:
         known = [*sorted(graph.size_names), *graph.inputs]
-        raise InputError(f"the graph has no size and no input {over!r} to share", *nearest(over, known), code="E379")
+        raise InputError(
+            f"the graph has no size and no input {value_text(over)} to share", *nearest(over, known), code="E379"
+        )
     size = over or (max(dict.fromkeys(named), key=named.count) if named else None)
     if size is None:
         first = next((name for name, shape in shapes.items() if shape), None)
@@ -183,4 +186,6 @@ def check_names(graph: EinsumGraph, strategy: DistributedParallelismStrategy) ->
     spec = getattr(strategy, "sharding_spec", None)
     for name in spec.tensors if spec is not None else ():
         if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r} to shard", *nearest(name, graph.inputs), code="E369")
+            raise InputError(
+                f"the graph has no input {value_text(name)} to shard", *nearest(name, graph.inputs), code="E369"
+            )

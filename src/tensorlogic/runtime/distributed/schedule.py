@@ -7,6 +7,7 @@ pipeline, then one backward unit for each forward one, so that fewer micro-batch
 
 from __future__ import annotations
 
+from ...diagnostics import value_text
 from ...errors import InputError, nearest
 
 SCHEDULES = ("gpipe", "1f1b")
@@ -19,7 +20,9 @@ def checked_schedule(schedule: str) -> None:
     """Raise where there is no such schedule."""
     if schedule not in SCHEDULES:
         hints = nearest(schedule, SCHEDULES) if isinstance(schedule, str) else ()
-        raise InputError(f"a schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}", *hints, code="E390")
+        raise InputError(
+            f"a schedule is one of {', '.join(SCHEDULES)}, not {value_text(schedule)}", *hints, code="E390"
+        )
 
 
 def turns_of(schedule: str, stage: int, stages: int, batches: int, backward: bool) -> list[Turn]:

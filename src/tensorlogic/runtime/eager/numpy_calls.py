@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import DTypeError, GraphError, ShapeError, nearest
 from ...ir.elementwise import FUNCTIONS
 from ...ir.types import normal_axis
@@ -81,7 +82,7 @@ def _cast(name: str, x: Any, dtype: Any) -> Any:
 def _only(name: str, word: str, value: Any, *usual: Any) -> None:
     """Refuse an argument whose value would be ignored."""
     if not any(value is u or (type(value) is type(u) and value == u) for u in usual):
-        message = f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}"
+        message = f"np.{name} on a variable takes no {word}={value_text(value)}, only {word}={usual[0]!r}"
         raise GraphError(message, f"leave {word}= out", VALUE, code="E901")
 
 
@@ -228,7 +229,7 @@ def _padded(a: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
         widths = np.empty(0)
     if widths.size != 2 * rank or widths.dtype.kind not in "iu" or (widths < 0).any():
         hint = "give whole numbers from 0: n, (before, after), or one such pair for each axis"
-        raise ShapeError(f"np.pad of {rank} axes cannot take pad_width={pad_width!r}", hint, code="E901")
+        raise ShapeError(f"np.pad of {rank} axes cannot take pad_width={value_text(pad_width)}", hint, code="E901")
     if eager.shape_of(constant_values):
         hint = "pad one side after another"
         raise GraphError("np.pad on a variable takes one number for constant_values=", hint, code="E901")

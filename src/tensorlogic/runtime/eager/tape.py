@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import GraphError, InputError
 from ...ir import ops
 from ...ir.graph import EinsumGraph, Node
@@ -175,7 +176,7 @@ def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
     <EinsumGraph (x) -> (mean, top): 3 nodes>
     """
     if not callable(fn):
-        raise InputError(f"a function is expected, got {fn!r}", "write graph_of(fn, x)", code="E301")
+        raise InputError(f"a function is expected, got {value_text(fn)}", "write graph_of(fn, x)", code="E301")
     inputs: list[Variable] = []
     arguments = [_variables(x, name, inputs) for x, name in zip(examples, _names(fn, len(examples)), strict=True)]
     with EagerTape():

@@ -19,11 +19,11 @@ from warnings import warn
 import msgspec
 import numpy as np
 
-from ...diagnostics import bytes_text
+from ...diagnostics import bytes_text, value_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS, named_array
-from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
+from ...ir.whole_files import Beside, EarlyDisk, as_path, remove, set_aside, wrapped_files, write_all, write_folder
 from ...store import Lock, of_one_process
 from .folder_lock import FolderLock
 
@@ -98,14 +98,14 @@ class CheckpointManager:
     """
 
     def __init__(self, folder: str | Path, keep: int = 3, *, wrap: Sequence[Callable[[Any], Any]] = ()) -> None:
-        expect(folder, (str, Path), "a folder is given by its path", 'write CheckpointManager("run")')
+        where = as_path(folder, "a folder")
         expect_whole("keep", keep, 1)
-        if not str(folder) or Path(folder).is_file():
+        if not str(folder) or where.is_file():
             what = f"{str(folder)!r} is a file" if str(folder) else "the name of the folder is empty"
             raise InputError(
                 f"checkpoints are kept in a folder, and {what}", 'write "run", or another name', code="E301"
             )
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep = where, keep
         self._call = wrapped_files(wrap)
         self._lock, self._saving = FolderLock(self.folder), Lock()
 
@@ -291,9 +291,9 @@ def _table(arrays: Mapping[str, Any]) -> tuple[list[_Array], list[Any]]:
     """Return what the manifest says of arrays, widest elements first so that all are aligned, and their bytes."""
     rows = []
     for name, value in arrays.items():
-        array = np.asarray(None) if value is None else named_array(f"array {name!r}", value)
+        array = np.asarray(None) if value is None else named_array(f"array {value_text(name)}", value)
         if not isinstance(name, str) or array.dtype.name not in CODES:
-            message = f"a checkpoint holds arrays of numbers by name, not {name!r} of dtype {array.dtype}"
+            message = f"a checkpoint holds arrays of numbers by name, not {value_text(name)} of dtype {array.dtype}"
             raise InputError(message, f"dtypes: {', '.join(CODES)}", code="E587")
         view = _bytes(array)
         rows.append((-array.itemsize, _Array(name, array.dtype.name, array.shape), view))
@@ -343,7 +343,9 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"the facts cannot be written as JSON: {error}", code="E587") from None
     if again != facts:
         hint = "use text as keys, lists for tuples, and no NaN"
-        raise InputError(f"JSON would give {again!r} back for the facts {facts!r}", hint, code="E587")
+        raise InputError(
+            f"JSON would give {value_text(again)} back for the facts {value_text(facts)}", hint, code="E587"
+        )
     return dict(again)
 
 

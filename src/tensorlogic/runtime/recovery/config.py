@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from ...backends.base import BACKENDS
+from ...diagnostics import value_text
 from ...errors import BackendError, InputError, expect, expect_whole, nearest
 from ..context import seconds
 from ..values import Outputs
@@ -80,11 +81,11 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         for each in self.optional:
             if not isinstance(each, str | int) or isinstance(each, bool):
                 hint = "name an output, or give the number of a node"
-                raise InputError(f"{each!r} cannot be optional", hint, code="E590")
+                raise InputError(f"{value_text(each)} cannot be optional", hint, code="E590")
         for each in self.fallback_backends:
             if not isinstance(each, str) or each not in BACKENDS:
                 raise BackendError(
-                    f"there is no backend {each!r} to fall back on", *nearest(each, BACKENDS), code="E401"
+                    f"there is no backend {value_text(each)} to fall back on", *nearest(each, BACKENDS), code="E401"
                 )
 
     @property

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...diagnostics import value_text
 from ...errors import (
     CancelledError,
     CheckpointError,
@@ -290,7 +291,7 @@ def _optional(graph: EinsumGraph, config: RecoveryConfig) -> set[str]:
         if isinstance(each, str):
             if each not in graph.output_names:
                 hints = nearest(each, graph.output_names)
-                raise InputError(f"there is no output {each!r} to leave out", *hints, code="E590")
+                raise InputError(f"there is no output {value_text(each)} to leave out", *hints, code="E590")
             found.add(each)
         elif not 0 <= each < len(graph):
             raise InputError(f"there is no node %{each} to leave out", f"nodes: 0 to {len(graph) - 1}", code="E590")

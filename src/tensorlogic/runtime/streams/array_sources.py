@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import FormatError, InputError
 from ...ir.types import named_array
 from .blocks import Block, Buffers, Wanted, check_axes, same_rows
@@ -41,7 +42,9 @@ def array_of(value: Any, wanted: Wanted, name: str) -> Any:
         array = _mapped(Path(value))
     else:
         array = (
-            value if isinstance(value, np.ndarray) else named_array(f"input {name!r}", value, wanted.types[name].dtype)
+            value
+            if isinstance(value, np.ndarray)
+            else named_array(f"input {value_text(name)}", value, wanted.types[name].dtype)
         )
     check_axes(array, name, wanted.axes[name])
     return array

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import InputError, nearest
 from ...ir.types import TensorType
 
@@ -61,9 +62,11 @@ class Wanted:
 def not_streamed(name: str, what: str, inputs: Iterable[str]) -> InputError:
     """Return the error of an array that is given for an input that is whole, or for none."""
     if name not in inputs:
-        return InputError(f"{what} has {name!r}, but the graph has no such input", *nearest(name, inputs), code="E534")
-    hint = f"give what is whole apart: inputs={{{name!r}: array}}"
-    return InputError(f"{what} has {name!r}, which is no input that is streamed", hint, code="E534")
+        return InputError(
+            f"{what} has {value_text(name)}, but the graph has no such input", *nearest(name, inputs), code="E534"
+        )
+    hint = f"give what is whole apart: inputs={{{value_text(name)}: array}}"
+    return InputError(f"{what} has {value_text(name)}, which is no input that is streamed", hint, code="E534")
 
 
 def empty_source() -> InputError:

@@ -201,7 +201,7 @@ def chunk_sizes(
             return Fastest(rows, max(rows, most))
         case other:
             hint = "write StreamingMode.FixedChunk(4096)"
-            raise InputError(f"a StreamingMode is expected, got {other!r}", hint, code="E532")
+            raise InputError(f"a StreamingMode is expected, got {value_text(other)}", hint, code="E532")
 
 
 def largest_within(chunk_bytes: Callable[[int], int], budget: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from ...diagnostics import value_text
 from ...errors import GraphError, InputError, ShapeError, expect, expect_known, nearest
 from ...ir import ops
 from ...ir.graph import EinsumGraph, extract, node_name
@@ -50,7 +51,7 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
         case str():
             known = [*sorted(graph.size_names), *graph.inputs]
             raise InputError(
-                f"the graph has no size and no input {over!r} to stream", *nearest(over, known), code="E530"
+                f"the graph has no size and no input {value_text(over)} to stream", *nearest(over, known), code="E530"
             )
         case _:
             expect(over, Mapping, "over= is a size, an input, or a mapping from inputs to axes", 'write over={"x": 0}')
@@ -97,7 +98,7 @@ def _checked_axis(graph: EinsumGraph, name: str, axis: int) -> int:
     expect_known("the graph has no input", [name], graph.inputs)
     declared = graph.type_of(graph.inputs[name]).shape
     if isinstance(axis, bool) or not isinstance(axis, int):
-        raise InputError(f"over={{{name!r}: {axis!r}}}: an axis is a whole number", code="E530")
+        raise InputError(f"over={{{name!r}: {value_text(axis)}}}: an axis is a whole number", code="E530")
     return axis if declared is None else normal_axis(axis, len(declared), "over=")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ...errors import InputError, TensorLogicError, expect, expect_whole
 from ...events import check_contexts, span
 from ...ir.graph import EinsumGraph
+from ...ir.sizes import flag
 from ...plan.memory import available_memory
 from ..values import Inputs, Outputs, check_call
 from .blocks import Block, Wanted, empty_source
@@ -382,9 +383,9 @@ def execute_stream(
         from .checkpoints import Checkpoints
 
         checkpoints = Checkpoints(checkpoint, every=config.checkpointing, resume=resume, clock=clock)
-    elif resume or config.checkpointing is not None:
+    elif flag(resume, "resume=") or config.checkpointing is not None:
         raise InputError("checkpoints need a folder", 'write checkpoint="folder"', code="E540")
-    if progress:
+    if flag(progress, "progress="):
         from .progress import Bar
 
         shown = Bar(clock=clock)
