@@ -130,13 +130,14 @@ def one_function(graph: EinsumGraph, facts: Facts) -> list[ExecutionPlan]:
     held = [(slot, op) for slot, op in inner.constants if isinstance(op, ops.Constant)]
     reads = [slot for _, slot, _ in inner.inputs] + [slot for slot, _ in held]
     writes = [slot for _, slot, _ in inner.outputs]
-    text = facts.function(inner, reads)
-    if text is None or len(set(writes)) < len(writes) or set(writes) & (set(reads) | literal):
+    found = facts.function(inner, reads)
+    if found is None or len(set(writes)) < len(writes) or set(writes) & (set(reads) | literal):
         return []  # an output that is another, or an input
+    text, numbers, scratch = found
     types = [t for _, _, t in inner.inputs] + [TensorType(TensorShape(op.shape), op.dtype) for _, op in held]
     results = [t for _, _, t in inner.outputs]
     step = inner.steps[-1]._replace(
-        op=Fused(ONE_FUNCTION, sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
+        op=Fused(ONE_FUNCTION, sum(len(s.parts) or 1 for s in inner.steps), "whole", (), text, numbers),
         reads=tuple(reads),
         writes=tuple(writes),
         frees=(),
@@ -147,7 +148,7 @@ def one_function(graph: EinsumGraph, facts: Facts) -> list[ExecutionPlan]:
         contraction=None,
         bodies=(),
         parts=inner.steps,
-        scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
+        scratch=scratch,
     )
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name=ONE_FUNCTION, exact=False)]
 

@@ -71,8 +71,8 @@ class Facts(Protocol):
     def threads(self) -> int:
         """Return how many threads of our pool there are."""
 
-    def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
-        """Return a small plan as the source of one function and the numbers it takes, or None where it cannot be one."""
+    def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...], int] | None:
+        """Return a small plan as the source of one function, the numbers it takes and the bytes it works in, or None where it cannot be one."""
 
     def scans(self, op: Scan) -> bool:
         """Tell whether a scan can be one function."""

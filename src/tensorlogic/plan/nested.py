@@ -146,15 +146,24 @@ def _has_small_products(bodies: Iterable[ExecutionPlan]) -> bool:
 
 
 def copied_bytes(cut: Split, body: ExecutionPlan) -> int:
-    """Return what kernels of a part copy at most at once: machine code reads arrays without gaps, which ranges of later axes are not."""
-    axes = {feed.label: feed.axis for feed in cut.feeds}
-    gaps = {slot for name, slot, t in body.inputs if math.prod(dims(t)[: axes[name] or 0]) > 1}
+    """Return what a step of a part copies at most of what the part is given: ranges of a later axis are arrays with gaps.
 
-    def copied(step: Step) -> int:
-        read = dict(zip(step.reads, step.arg_types, strict=False))
-        return sum(nbytes(t) for slot, t in read.items() if slot in gaps)
+    Machine code reads arrays without gaps; a matrix product does where indices on both sides of a gap become one.
+    """
+    axes = {feed.label: feed.axis or 0 for feed in cut.feeds}
+    gaps = {slot: axes[name] for name, slot, t in body.inputs if math.prod(dims(t)[: axes[name]]) > 1}
 
-    return max((copied(step) for step in body.steps if isinstance(step.op, Fused) and gaps), default=0)
+    def copies(step: Step, n: int) -> bool:
+        axis = gaps.get(step.reads[n])
+        if axis is None or isinstance(step.op, Fused) or step.contraction is None:
+            return axis is not None and isinstance(step.op, Fused)
+        form = step.contraction
+        before, after = set(form.spec.inputs[n][:axis]), set(form.spec.inputs[n][axis:])
+        return any(before & set(group) and after & set(group) for group in (form.left, form.right, form.inner))
+
+    if not gaps:
+        return 0
+    return max(sum(nbytes(t) for n, t in enumerate(step.arg_types) if copies(step, n)) for step in body.steps)
 
 
 def joined_bytes(join: Join, made: TensorType) -> int:

@@ -88,8 +88,8 @@ class NativeFacts:
 
         return loop_on_bits(op, args)
 
-    def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
-        """Return a small plan as the source of one function and the numbers it takes, or None where it cannot be one."""
+    def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...], int] | None:
+        """Return a small plan as the source of one function, the numbers it takes and the bytes it works in, or None where it cannot be one."""
         from .whole import small, write
 
         return write(plan, reads) if small(plan) else None

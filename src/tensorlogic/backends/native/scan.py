@@ -78,7 +78,7 @@ def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -
         *(f"    {x}[:] = p{n}" for n, x in enumerate(made)),
     ]
     head, last = body.text.rsplit("def kernel(", 1)
-    return Text(f"{head}@part\ndef body({last}\n\n" + "\n".join(lines), body.numbers)
+    return Text(f"{head}@part\ndef body({last}\n\n" + "\n".join(lines), body.numbers, body.nbytes)
 
 
 def _ranges(length: int, contexts: Sequence[Any], clock: Callable[[], float] = perf_counter) -> Iterator[range]:

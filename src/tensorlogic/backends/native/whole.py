@@ -28,10 +28,11 @@ LARGE = 1 << 16  # multiplications from which BLAS is faster than a plain loop
 
 
 class Text(NamedTuple):
-    """The text of functions, the last of which is ``kernel(*operands, *results, z)``, and the numbers that z holds."""
+    """The text of functions, the last of which is ``kernel(*operands, *results, z)``, the numbers that z holds, and the bytes it works in."""
 
     text: str
     numbers: tuple[int, ...]
+    nbytes: int
 
 
 class _Ref(NamedTuple):
@@ -257,9 +258,9 @@ class _Writer:
             *self.lines,
         ]
         main = "\n".join([f"def kernel({', '.join([*arrays, 'z'])}):", *(f"    {line}" for line in lines)])
-        return Text(
-            "\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main]), (*self.numbers, *self.literals)
-        )
+        nbytes = sum(size * np.dtype(dtype).itemsize for dtype, size in self.room.items())
+        whole = "\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main])
+        return Text(whole, (*self.numbers, *self.literals), nbytes)
 
 
 def _whole(name: str, t: TensorType) -> _Ref:
