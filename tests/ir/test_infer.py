@@ -258,7 +258,7 @@ ERRORS: dict[str, tuple[Callable[[GraphBuilder], Any], type[GraphError], str]] =
     "rank": (
         lambda b: b.reshape(b.input("x", (1,)), (1,) * 65),
         ShapeError,
-        "reshape would have 65 axes; at most 64 are possible",
+        "reshape: a shape is for more than 64 axes; at most 64 are possible",
     ),
     "axis": (lambda b: b.sum(b.input("x", (3,)), 1), ShapeError, "sum: there is no axis 1 in a tensor of 1 axes"),
     "algebra": (lambda b: b.einsum("i", b.input("x", (3,)), algebra="bolean"), GraphError, "unknown algebra 'bolean'"),

@@ -299,8 +299,8 @@ def of_axes(given: Iterable[Any], what: str) -> list[Any]:
     """
     found = list(islice(given, MAX_RANK + 1))
     if len(found) > MAX_RANK:
-        message = f"{what} may have {MAX_RANK} entries, one for each axis, got {value_text(given)}"
-        raise ShapeError(message, f"a tensor has at most {MAX_RANK} axes", code="E026")
+        message = f"{what} is for more than {MAX_RANK} axes; at most {MAX_RANK} are possible"
+        raise ShapeError(message, code="E026")
     return found
 
 
