@@ -123,9 +123,9 @@ def _large() -> dict[str, tuple[tl.EinsumGraph, Given]]:
     made["64 products of 200×200"] = b.build(z=b.sum(b.tanh(left @ right), axis=0)), given
     h, given = _layers(b, rng)
     made["six layers of 1000"] = b.build(y=b.sum(h, axis=1)), given
-    x, y = (b.input(name, (250, 250, 250), "bool") for name in "xy")
-    three = b.einsum("xyw,yzw->xzw", x, y, algebra="boolean")
-    made["Boolean join of three axes, n=250"] = b.build(z=three), {k: rng.random((250, 250, 250)) < 0.01 for k in "xy"}
+    p, r = (b.input(name, (250, 250, 250), "bool") for name in "pr")
+    three = b.einsum("xyw,yzw->xzw", p, r, algebra="boolean")
+    made["Boolean join of three axes, n=250"] = b.build(z=three), {k: rng.random((250, 250, 250)) < 0.01 for k in "pr"}
     x, y = b.input("x", (6000, 6000), "bool"), b.input("y", (6000, 6000), "bool")
     some = b.any(b.einsum("xy,yz->xz", x, y, algebra="boolean"), axis=1)
     made["Boolean join, n=6000"] = b.build(some=some), {k: rng.random((6000, 6000)) < 1e-3 for k in "xy"}
