@@ -15,9 +15,10 @@ import numpy as np
 from ..events import check_contexts
 from ..plan import sharing
 from ..plan.native_memory import PIECE, SQUARE
+from ..plan.nested import SMALL_PRODUCT
 from ..plan.sharing import DENSE
 from .native import support
-from .threads import allowed, share
+from .threads import allowed, on_one_thread, share
 
 Words = Any  # an array of uint64
 ENOUGH = 1 << 20  # bits worth loading numba for, where it is not loaded yet
@@ -249,9 +250,11 @@ def _multiply_by_blas(a: Words, b: Words, out: Words) -> Words:
     size, across = b.shape[1], b.shape[2]
     right = unpack(b, across << 6).astype(np.float32)
     step = max(1, (1 << 22) // max(1, a.shape[0] * max(size, across << 6)))
+    small = 2 * min(step, a.shape[1]) * size * (across << 6) < SMALL_PRODUCT
+    multiply = on_one_thread(np.matmul) if small else np.matmul  # a closure has many, one waiting for the other
     for lo in range(0, a.shape[1], step):
         left = unpack(a[:, lo : lo + step], a.shape[2] << 6)[..., :size].astype(np.float32)
-        out[:, lo : lo + step] |= pack(left @ right)
+        out[:, lo : lo + step] |= pack(multiply(left, right))
     return out
 
 

@@ -65,9 +65,11 @@ class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and 
         """Say how long it took; below a microsecond, where a timedelta is 0, with ``np.timedelta64(100, "ns")``."""
         hints = ("write timedelta(microseconds=5)", 'below a microsecond, write np.timedelta64(100, "ns")')
         expect(duration, (timedelta, np.timedelta64), "a duration is a timedelta", *hints)
-        unit = timedelta(microseconds=1) if isinstance(duration, timedelta) else np.timedelta64(1, "us")
         try:
-            microseconds = float(duration / unit)  # type: ignore[operator]
+            if isinstance(duration, timedelta):
+                microseconds = duration / timedelta(microseconds=1)
+            else:
+                microseconds = float(duration / np.timedelta64(1, "us"))
         except TypeError:  # years and months have no fixed length
             microseconds = math.nan
         if not microseconds >= 0:
