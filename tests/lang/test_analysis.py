@@ -137,10 +137,10 @@ def test_components_come_in_order() -> None:
 
 def test_many_facts_are_quick() -> None:
     columns = tuple(tuple(f"n{(k * step) % 40_000}" for k in range(100_000)) for step in (7, 11))
-    start = time.perf_counter()
+    start = time.process_time()
     found = analyse([Facts("E", columns), *parse("P(x,y) <- E(x,y)\nP(x,z) <- P(x,y), E(y,z)").statements])
     assert found.shape("E") == (40_000, 40_000)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_long_chain_of_relations() -> None:

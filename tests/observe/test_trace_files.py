@@ -8,7 +8,7 @@ import os
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -438,10 +438,10 @@ def test_text_that_is_no_utf8_in_a_field_that_is_only_kept_does_not_stop_writing
     ],
 )
 def test_hostile_files_take_no_time(data):
-    start = perf_counter()
+    start = process_time()
     with contextlib.suppress(tl.FormatError):
         read(data)
-    assert perf_counter() - start < 5
+    assert process_time() - start < 5
 
 
 @pytest.mark.parametrize("text", ["NaN", "sNaN", "-Infinity", "1e999999999", "-1"])

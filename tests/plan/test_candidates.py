@@ -40,7 +40,7 @@ def test_a_join_on_bits_takes_little_more_than_its_result() -> None:
 
 
 @pytest.mark.parametrize("budget", [40 << 20, 45 << 20, 140 << 20, 200 << 20])
-def test_a_budget_never_costs_more_than_three_times_as_much(budget: int) -> None:
+def test_the_search_for_parts_keeps_to_three_times_the_estimate_of_the_whole(budget: int) -> None:
     executor = tl.Executor()
     whole = seconds(executor.plan(join(6000)))
     try:

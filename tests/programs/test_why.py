@@ -556,9 +556,9 @@ def test_a_hundred_thousand_edges():
     edges = np.random.default_rng(0).integers(0, 20_000, (100_000, 2))
     p = tl.Program("Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Edge(y,z)")
     p.add("Edge", edges)
-    start = time.perf_counter()
+    start = time.process_time()
     proof = p.why("Path(0, 777)")
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
     assert proof.height == nx.shortest_path_length(nx.DiGraph(edges.tolist()), 0, 777)
 
 
