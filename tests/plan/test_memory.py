@@ -122,3 +122,26 @@ def test_an_output_that_is_a_view_of_an_input_costs_its_copy() -> None:
     planned, measured = _measured(graph, np.zeros((N, N)))
     assert measured > 3.9 * WHOLE
     assert planned >= 3.9 * WHOLE
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", ["argmax", "argmin", "cumsum", "cumprod"])
+def test_copies_of_operands_are_planned(
+    kind: str, axis: int, dtype: str, measured: Callable[..., tuple[Any, int]]
+) -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=getattr(b, kind)(b.input("x", (300, 700), dtype), axis=axis))
+    executor, given = tl.Executor(), {"x": np.random.default_rng(0).integers(0, 2, (300, 700)).astype(dtype)}
+    executor.execute(graph, given)
+    assert measured(executor.execute, graph, given)[1] <= executor.plan(graph, given).peak_bytes + (64 << 10)
+
+
+def test_gradients_of_other_algebras_run_within_budgets() -> None:
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (18, 32), "float64"), b.input("y", (32, 32), "float64")
+    graph = tl.grad(b.build(y=b.sum(b.square(b.einsum("ij,jk->ik", x, y, algebra="max_plus")))))
+    given = {"x": np.random.default_rng(0).random((18, 32)), "y": np.random.default_rng(1).random((32, 32))}
+    whole = tl.Executor().execute(graph, given)
+    parts = tl.Executor().execute(graph, given, budget=400_000)
+    np.testing.assert_allclose(parts["x"], whole["x"])

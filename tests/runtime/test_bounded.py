@@ -418,3 +418,37 @@ def test_copies_of_ranges_of_later_axes_are_counted(
         tried += 1
         assert measured(executor.execute, graph, inputs, budget=peak // share)[1] <= planned + (256 << 10)
     assert tried
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_outputs_that_come_after_the_parts_and_joined_ones_have_places_of_their_own(native: bool) -> None:
+    b, shape = tl.GraphBuilder(), (64, 64, 8)
+    x, y = b.input("x", shape, "float64"), b.input("y", shape, "float64")
+    e = b.einsum("abd,bcd->acd", x, y, algebra="log_sum_exp")
+    graph = b.build(turned=b.concat([e[1:], e[:1]], axis=0), first=e, sorted=b.sort(e, axis=0), again=e)
+    inputs = {"x": numbers(*shape, dtype="f8"), "y": numbers(*shape, dtype="f8")}
+    executor = tl.Executor(native=native)
+    want = tl.Executor().execute(graph, inputs)
+    budget = least(executor, graph, inputs)
+    out = {name: np.full([int(d) for d in graph.type_of(i).shape or ()], np.nan) for name, i in graph.outputs}
+    found = executor.execute(graph, inputs, budget=budget, out=out)
+    for name, _ in graph.outputs:
+        np.testing.assert_allclose(found[name], want[name], err_msg=name)
+        np.testing.assert_allclose(out[name], want[name], err_msg=name)
+
+
+def test_deep_graphs_are_cut_though_they_have_many_weights() -> None:
+    b, layers = tl.GraphBuilder(), 60
+    weights = [(b.input(f"u{n}", (32, 256), "float32"), b.input(f"d{n}", (256, 32), "float32")) for n in range(layers)]
+    h = b.input("x", (2000, 32), "float32")
+    for up, down in weights:
+        h = h + b.relu(b.relu(h @ up) @ down)
+    graph = b.build(y=b.sum(h, axis=1))
+    whole = tl.Executor().plan(graph)
+    assert tl.Executor().plan(graph, budget=whole.peak_bytes // 3).peak_bytes <= whole.peak_bytes // 3
+
+
+def least(executor: tl.Executor, graph: tl.EinsumGraph, inputs: dict[str, Any]) -> int:
+    with pytest.raises(OutOfMemoryError) as caught:
+        executor.plan(graph, inputs, budget=1)
+    return int(caught.value.diagnostic.suggestions[0].split(" bytes")[0].removeprefix("allow ").replace(",", ""))

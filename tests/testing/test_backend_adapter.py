@@ -273,7 +273,7 @@ class _Lacking:
 
     def bind(self, step: Any, run_body: Any) -> Any:
         if any(t.dtype == self._lacks and (self._weak or not t.weak) for t in (*step.types, *step.arg_types)):
-            raise TypeError(f"no {self._lacks}")
+            raise tl.DTypeError(f"no {self._lacks}", code="E402")
         return self._inner.bind(step, run_body)
 
 

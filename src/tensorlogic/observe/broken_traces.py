@@ -17,10 +17,10 @@ EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
 OF_EVENT = '"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|bp)"'
 EVENT = rf"\{{\s*{OF_EVENT}\s*:"  # how events begin
 BETWEEN_EVENTS = [re.compile(rf"\}}\s*,\s*(?={begin})") for begin in (EVENT, r"\{")]  # or at least objects
-AFTER_EVENT = re.compile(rf",\s*(?:{EVENT}|\])|\]")
+AFTER_EVENT = re.compile(r",\s*(?:\{|\]|null|true|false|-?\d)|\]")
 AFTER_FIELD = re.compile(r',\s*"|\}')
 AFTER_EITHER = re.compile(f"{AFTER_EVENT.pattern}|{AFTER_FIELD.pattern}")
-STRAY = re.compile(r"[\]}]\s*,\s*\{")  # a bracket too many between two events, for a list ends with neither
+STRAY = re.compile(r"[\]}]+\s*,\s*\{")  # brackets too many between two events, for a list ends with none
 SPACE = re.compile(r"[,\s]*")
 FIELD = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 FIELD_OF_FILE = re.compile(rf"(?!{OF_EVENT}){FIELD.pattern}")
@@ -92,8 +92,8 @@ class BrokenFile:
         """Go through the elements of a list, and behind it."""
         while self._wasted < WASTED:
             sign = self._next()
-            if STRAY.match(self._text, self._at):
-                self._at += 1
+            if stray := STRAY.match(self._text, self._at):
+                self._at = stray.end() - 1
                 yield b""
             elif sign in ("]", "}", ""):
                 self._at += sign == "]"  # where that is missing, what holds the list goes on

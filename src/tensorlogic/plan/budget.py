@@ -16,7 +16,7 @@ import numpy as np
 from ..diagnostics import bytes_text, value_text
 from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
-from ..ir.graph import EinsumGraph
+from ..ir.graph import EinsumGraph, node_name
 from ..ir.types import TensorType, dims
 from ..passes.for_numpy import order_contractions
 from ..passes.indices import indices
@@ -37,7 +37,8 @@ DEPTH = 4  # cuts within cuts
 SLOWER = 2.25
 AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
-WORK = 40_000  # nodes of the cuts and plans made, after which no more are looked at; a second or two
+# nodes of the cuts and plans made, after which no more are looked at: a second or two; of a large graph, this many times its own
+WORK, WORK_OF_LARGE = 40_000, 6
 
 
 class Slicing(NamedTuple):
@@ -101,7 +102,7 @@ class Plans:
         self._lowering = lowering
         self._lay_out = partial(lay_out, in_place=in_place, groups=groups, threads=threads)
         self._known: dict[EinsumGraph, Whole] = {}
-        self._work = 0
+        self._work, self._largest = 0, 0
 
     def plan(self, graph: EinsumGraph) -> Whole:
         """Return the plan of a graph."""
@@ -115,11 +116,12 @@ class Plans:
     def work_on(self, graph: EinsumGraph) -> None:
         """Note that a graph was looked at."""
         self._work += len(graph)
+        self._largest = max(self._largest, len(graph))
 
     @property
     def enough(self) -> bool:
         """Whether so much was looked at that it must do."""
-        return self._work > WORK
+        return self._work > max(WORK, WORK_OF_LARGE * self._largest)
 
 
 def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
@@ -156,7 +158,7 @@ def fitted(
         at_once = min(seconds(plan) for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps))
         piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
     if piece.peak_bytes > budget:
-        raise _misfit(piece, budget)
+        raise _misfit(piece, budget, plans.enough)
     return piece
 
 
@@ -190,11 +192,9 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: floa
 
 
 def candidates(graph: EinsumGraph) -> Iterator[Split]:
-    """Yield the ways to cut a graph that may save memory: along axes of inputs, and indices of its largest nodes."""
+    """Yield the ways to cut a graph that may save memory: along indices of its largest nodes, and axes of its inputs, large ones first."""
     types = graph.inference.types
     seeds: dict[tuple[int, int, int | None], None] = {}
-    for i in graph.inputs.values():
-        seeds |= {(i, axis, None): None for axis in range(len(dims(types[i][0])))}
 
     def weight(i: int) -> int:
         node = graph.nodes[i]
@@ -212,12 +212,17 @@ def candidates(graph: EinsumGraph) -> Iterator[Split]:
             if index.how:
                 n = next(n for n, axis in enumerate(index.args) if axis is not None)
                 seeds[i, index.args[n] or 0, n] = None
+    for i in sorted(graph.inputs.values(), key=lambda i: -nbytes(types[i][0])):
+        seeds |= {(i, axis, None): None for axis in range(len(dims(types[i][0])))}
     seen = set()
     for i, axis, operand in seeds:
         cut = split(graph, i, axis, operand=operand)
         if cut is not None and (key := (cut.roles, tuple(sorted(cut.picks.items())))) not in seen:
             seen.add(key)
-            yield cut
+            given = [f for f in cut.feeds if f.axis is not None and isinstance(graph.nodes[f.node].op, ops.Input)]
+            yield (
+                cut._replace(place=f"axis {given[0].axis} of {node_name(graph.nodes, given[0].node)}") if given else cut
+            )
 
 
 def _held(cut: Split) -> tuple[int, int]:
@@ -314,7 +319,7 @@ def plan_of(piece: Piece) -> ExecutionPlan:
     return nested_plan(cut, piece.number, bodies, plan_of(piece.before), plan_of(piece.after), name=name)
 
 
-def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
+def _misfit(piece: Piece, budget: int, ended: bool) -> OutOfMemoryError:
     lines = [f"the best cut found: {str(piece).splitlines()[0]}"] if isinstance(piece, Slicing) else []
     graph = piece.plan.graph if isinstance(piece, Whole) else piece.split.graph
     worst = piece
@@ -324,6 +329,8 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
     if step is not None:
         lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
     outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})
+    if ended:
+        lines.append("the search ended before every cut of this graph was looked at")
     lines.append(f"the outputs are {bytes_text(outputs)} and must be held")
     narrower = ", or a narrower dtype" if has_wide_types(graph) else ""
     hints = [f"allow {piece.peak_bytes:,} bytes, the least that is known to work{narrower}"]

@@ -18,7 +18,7 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
-from .cost import Contraction, allocates, contraction_of, flops, map_bytes, nbytes, numpy_bytes, rounds
+from .cost import Contraction, allocates, contraction_of, flops, nbytes, numpy_bytes, rounds, scratch_bytes
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
@@ -301,7 +301,7 @@ def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], devic
 def _scratch(op: Op, form: Contraction | None, args: Sequence[TensorType], result: TensorType) -> int:
     """Return the bytes that NumPy takes for an operation while it runs, beside its results."""
     if form is None or not isinstance(op, ops.Einsum | ops.ContractVJP):
-        return map_bytes(op, result)
+        return scratch_bytes(op, args, result)
     return numpy_bytes(op, form, args, result)
 
 

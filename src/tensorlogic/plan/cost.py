@@ -13,7 +13,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.spec import Labels
-from ..ir.type_rules import label_sizes
+from ..ir.type_rules import label_sizes, reduced_axes
 from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
 
 FEW = 1 << 13  # elements from which it matters how they are added up
@@ -55,10 +55,22 @@ REDUCED = {"logsumexp": (1, 5), "noisy_or": (1, 2)}  # of the terms, and of what
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
 
 
-def map_bytes(op: Op, result: TensorType) -> int:
-    """Return the bytes that an element-wise operation takes while it runs: an implication has a mask, and values for either case."""
-    values = {"godel_implies": 1, "goguen_implies": 2}.get(op.fn if isinstance(op, ops.Elementwise) else "", 0)
-    return elements(result) * (1 + values * ITEMSIZE[result.dtype or "float64"]) if values else 0
+def scratch_bytes(op: Op, args: Sequence[TensorType], result: TensorType) -> int:
+    """Return the bytes that NumPy takes while an operation runs that is no contraction: masks of implications, copies and casts."""
+    size = ITEMSIZE[result.dtype or "float64"]
+    match op:
+        case ops.Elementwise(fn):
+            values = {"godel_implies": 1, "goguen_implies": 2}.get(fn, 0)
+            return elements(result) * (1 + values * size) if values else 0
+        case ops.Reduce(kind) if kind in ("argmax", "argmin"):
+            shape = tuple(map(int, args[0].shape or ()))
+            axis = reduced_axes(op, len(shape))[-1] if shape and op.axes is not None else len(shape)
+            return nbytes(args[0]) if math.prod(shape[axis + 1 :]) > 1 else 0
+        case ops.Cumulate(kind):
+            half = result.dtype == "float16" and kind in ("sum", "prod")
+            return elements(result) * (8 if half else size if args[0].dtype != result.dtype else 0)
+        case _:
+            return 0
 
 
 def numpy_bytes(
@@ -172,7 +184,7 @@ def _gradient_bytes(row: Algebra, form: Contraction, args: Sequence[TensorType],
     points = 1
     for x in reversed((*form.spec.output, *form.spec.contracted)):
         points *= max(1, min(form.sizes[x], BLOCK // points))
-    held = 7 if row.combine in ("minimum", "maximum") else 5
+    held = 7 if row.combine in ("minimum", "maximum", "goguen_implies") else 5
     return casts + (own + facts * out + held * points) * wide
 
 

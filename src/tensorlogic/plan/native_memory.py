@@ -152,7 +152,9 @@ def _loop_bytes(
     summed = 8 * out if row.reduce == "logsumexp" else 0
     if summed and min(rows, columns) > THIN:  # exponentials in float64; again with care where those underflow
         care = second.points * size if second.last != "outer" else 0
-        return summed + max(8 * (first.points + second.points + (rows + columns) * 2), care, 16 * AT_A_TIME)
+        batch = out // max(1, rows * columns)
+        kept = first.points + second.points + batch * (rows + columns) * 2
+        return summed + max(8 * kept, care, 16 * max(AT_A_TIME, batch * columns))
     way = loop_way(rows, inner, columns, second.last == "inner", first.last == "outer", swaps)
     if way == "swapped":
         turned = _loop_bytes(row, (second, first), (columns, rows, inner), swaps, size, out)

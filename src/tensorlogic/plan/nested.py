@@ -11,7 +11,7 @@ from ..ir.types import TensorType, dims
 from ..passes.split import Join, Split, label, parts
 from .build import ExecutionPlan, Step, freed
 from .cost import nbytes
-from .fused_steps import Cut, Fused
+from .fused_steps import NESTED, Cut, Fused
 
 SMALL_PRODUCT = 50_000_000  # arithmetic operations of a matrix product, well below a millisecond
 
@@ -91,9 +91,11 @@ def nested_plan(
     extra = sum(joined_bytes(j, t) - nbytes(j.type) for j, (_, _, t) in zip(joins, bodies[0].outputs, strict=True))
     side = f"{len(ranges)} ranges of {cut.place} on {threads} threads"
     many = threads > 1
-    into = [own for _, kind, own in cut.outputs if kind == "join"]
+    place = {
+        own: n for n, (_, kind, own) in reversed(list(enumerate(cut.outputs))) if kind == "join"
+    }  # among all outputs
     plain = all(
-        join.how == "concat" and join.label in into and made.dtype == join.type.dtype
+        join.how == "concat" and join.label in place and made.dtype == join.type.dtype
         for join, (_, _, made) in zip(joins, bodies[0].outputs, strict=True)
     )
     direct = many or (plain and not (before and before.outputs))  # a stage before them would run beside those arrays
@@ -106,7 +108,7 @@ def nested_plan(
         threads=threads if many else 1 if _has_small_products(bodies) else 0,  # 1 keeps BLAS to one thread
         scratch=extra + threads * max(b.peak_bytes + copied_bytes(cut, b) for b in bodies),
         cut=Cut(ranges, threads, tuple(feeds), joins),
-        into=tuple(-1 - into.index(join.label) for join in joins) if direct else (),
+        into=tuple(-1 - place[join.label] for join in joins) if direct else (),
     )
     stage(after, "after")
     ends = zip(graph.outputs, cut.outputs, strict=True)
@@ -154,11 +156,17 @@ def copied_bytes(cut: Split, body: ExecutionPlan) -> int:
     gaps = {slot: axes[name] for name, slot, t in body.inputs if math.prod(dims(t)[: axes[name]]) > 1}
 
     def copies(step: Step, n: int) -> bool:
-        axis = gaps.get(step.reads[n])
-        if axis is None or isinstance(step.op, Fused) or step.contraction is None:
-            return axis is not None and isinstance(step.op, Fused)
-        form = step.contraction
-        before, after = set(form.spec.inputs[n][:axis]), set(form.spec.inputs[n][axis:])
+        axis, form = gaps.get(step.reads[n]), step.contraction
+        if axis is None:
+            return False
+        if isinstance(step.op, Fused):
+            return step.op.kind not in NESTED  # bodies have copies of their own
+        if form is None:
+            return False
+        own = (*form.spec.inputs, form.spec.output, form.spec.output)[
+            n
+        ]  # a gradient is given the result and its cotangent too
+        before, after = set(own[:axis]), set(own[axis:])
         return any(before & set(group) and after & set(group) for group in (form.left, form.right, form.inner))
 
     if not gaps:

@@ -121,6 +121,8 @@ class BackendTestAdapter:
             return error.diagnostic.message if isinstance(error, DTypeError) else ""
         if isinstance(error, TensorLogicError) and error.diagnostic.code == "E402":
             return error.diagnostic.message
+        if not isinstance(error, DTypeError):
+            return ""
         lacking = sorted(_dtypes_of_numbers(case.make()[0]) - set(capabilities().dtypes))
         return f"the backend has no {', '.join(lacking)} for Python's numbers: {error}" if lacking else ""
 
