@@ -425,11 +425,12 @@ def test_outputs_that_come_after_the_parts_and_joined_ones_have_places_of_their_
     b, shape = tl.GraphBuilder(), (64, 64, 8)
     x, y = b.input("x", shape, "float64"), b.input("y", shape, "float64")
     e = b.einsum("abd,bcd->acd", x, y, algebra="log_sum_exp")
-    graph = b.build(turned=b.concat([e[1:], e[:1]], axis=0), first=e, sorted=b.sort(e, axis=0), again=e)
+    graph = b.build(turned=b.concat([e[1:], e[:1]], axis=0), first=e)
     inputs = {"x": numbers(*shape, dtype="f8"), "y": numbers(*shape, dtype="f8")}
     executor = tl.Executor(native=native)
     want = tl.Executor().execute(graph, inputs)
-    budget = least(executor, graph, inputs)
+    budget = 3_000_000
+    assert len(executor.plan(graph, inputs, budget=budget).steps) == 2  # the parts, and what comes after
     out = {name: np.full([int(d) for d in graph.type_of(i).shape or ()], np.nan) for name, i in graph.outputs}
     found = executor.execute(graph, inputs, budget=budget, out=out)
     for name, _ in graph.outputs:
@@ -446,9 +447,3 @@ def test_deep_graphs_are_cut_though_they_have_many_weights() -> None:
     graph = b.build(y=b.sum(h, axis=1))
     whole = tl.Executor().plan(graph)
     assert tl.Executor().plan(graph, budget=whole.peak_bytes // 3).peak_bytes <= whole.peak_bytes // 3
-
-
-def least(executor: tl.Executor, graph: tl.EinsumGraph, inputs: dict[str, Any]) -> int:
-    with pytest.raises(OutOfMemoryError) as caught:
-        executor.plan(graph, inputs, budget=1)
-    return int(caught.value.diagnostic.suggestions[0].split(" bytes")[0].removeprefix("allow ").replace(",", ""))
