@@ -37,8 +37,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     threads = sys.modules.get("tensorlogic.backends.threads")
     if threads is None:
         return
-    for _ in range(1000):  # a thread in the background may be about to give them back
-        counts = {library.filepath: library.get_num_threads() for library in threads._libraries()}
+    for _ in range(1000):
+        with threads._lock:
+            if threads._limits:  # a thread in the background still multiplies
+                return
+            counts = {library.filepath: library.get_num_threads() for library in threads._libraries()}
         if all(_threads.setdefault(path, count) == count for path, count in counts.items()):
             return
         time.sleep(0.01)
