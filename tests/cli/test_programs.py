@@ -105,6 +105,26 @@ def test_a_program_without_queries_shows_what_it_derives(folder):
     assert "'W' is not given" in call("run", "layer.tl").output or "nothing fixes" in call("run", "layer.tl").output
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("low.tl", "parent(Al, Bo); parent(Bo, Cy)\ngrand(x,z) <- parent(x,y), parent(y,z)", "grand\nx   z\nAl  Cy\n"),
+        (
+            "low.pl",
+            "parent(al, bo). parent(bo, cy).\ngrand(X,Z) :- parent(X,Y), parent(Y,Z).",
+            "grand\nx   z\nal  cy\n",
+        ),
+        ("low.tl", "W = [1, 2]\nloss[i] = 3 W[i]", "loss\ni  value\n1  6\n0  3\n"),
+        ("low.tl", "W = [1, 2]\nloss[i] = 3 W[i]\nloss?", "loss?\ni  value\n1  6\n0  3\n"),
+    ],
+)
+def test_names_in_lower_case_are_shown_and_asked_for(folder, file, text, said):
+    (folder / file).write_text(text)
+    done = call("run", file)
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+
+
 def test_files_are_written_by_run_alone(folder):
     (folder / "out.tl").write_text('Parent(Alice, Bob)\n"out.csv" = Parent(x,y)\n')
     tl.load("out.tl").query("Parent(x,y)?")

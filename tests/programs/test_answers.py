@@ -175,3 +175,11 @@ def test_elements_of_an_array_beyond_the_names_are_numbers() -> None:
     assert program.query("P(i)?") == [("Ann",), ("Bob",), (3,)]
     assert program.query("R(i, _)?") == [("Bob",), (3,)]
     assert list(program.relation("P")) == [("Ann",), ("Bob",), (3,)]
+
+
+def test_a_bare_name_is_a_question_whatever_its_case() -> None:
+    p = tl.Program("parent(Alice, Bob)\nY = [1, 2]")
+    assert p.query("parent?") == p.query("parent") == [("Alice", "Bob")]
+    with pytest.raises(tl.InputError, match="no relation or tensor 'y'") as refused:
+        p.query("y?")
+    assert refused.value.diagnostic.suggestions == ("did you mean 'Y'?",)

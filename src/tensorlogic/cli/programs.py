@@ -44,6 +44,7 @@ def run_program(
     """Answer the queries of a program and write its files; without queries, show all that it derives."""
     import numpy as np
 
+    from ..lang.syntax import Tensor
     from .graphs import save_arrays
 
     program = load_program(path, inputs, backend, level)
@@ -52,7 +53,7 @@ def run_program(
     if not answers:
         derived = [n for c in program.run()._evaluation.model.analysis.components for n in c.names]
         with rounds():
-            answers = {name: program.query(f"{name}?") for name in derived}
+            answers = {name: program.ask((Tensor(name),)) for name in derived}
     if output is not None:
         save_arrays(output, {n: np.asarray(v) for n, v in program.run().items()})
     written = [str(p) for p in program.write_files()]
