@@ -150,6 +150,14 @@ def test_check_and_explain(folder):
     assert json.loads(call("explain", "family.tl", "--json").output)["steps"]
 
 
+def test_check_says_what_run_still_needs(folder):
+    assert call("check", "layer.tl").output.endswith("is valid, and runs once W is given\n")
+    assert json.loads(call("check", "layer.tl", "--json").output)["needs"] == ["W"]
+    (folder / "spelling.tl").write_text("Ancestor(x,y) <- Parnt(x,y), Livng(x)\n")
+    assert call("check", "spelling.tl").output.endswith("is valid, and runs once Parnt and Livng are given\n")
+    assert call("run", "spelling.tl").exit_code == 1
+
+
 def test_fmt(folder):
     done = call("fmt", "family.tl")
     assert done.output.startswith("# a family\nParent(Alice, Bob)")
@@ -215,7 +223,7 @@ def test_saved_graphs_keep_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_capitals_for_variables_are_doubted(folder):
     (folder / "capitals.tl").write_text("Parent(Alice, Bob)\nChild(Y,X) <- Parent(X,Y), Alive(X)\n")
     found = call("check", "capitals.tl")
-    assert found.exit_code == 0 and found.output.endswith("is valid\n")
+    assert found.exit_code == 0 and found.output.endswith("is valid, and runs once Alive is given\n")
     assert "warning: the relation 'Alive' has no facts and no rules\n  at capitals.tl:2:28" in found.output
     assert "warning: no fact has the name 'X'\n  at capitals.tl:2:22\n    Child(Y,X) <- Parent(X,Y)" in found.output
     assert "hint: a variable begins with a lower-case letter: x" in found.output

@@ -135,15 +135,17 @@ def check_program(path: Path, *, as_json: bool) -> None:
     program = load_program(path)
     program.check()
     doubts = program.doubts()
+    needed = program.run().missing_inputs()
     if as_json:
-        found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count()}
+        found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count(), "needs": needed}
         warned = [msgspec.structs.replace(d.diagnostic, severity=Severity.WARNING) for d in doubts]
         listed = [common.diagnostic_json(d, d.location, "Diagnostic") for d in warned]
         common.print_json({**found, "diagnostics": listed})
     else:
         for doubt in doubts:
             click.echo(f"warning: {doubt.render(guessed=False)}")
-        click.echo(f"{path}: {program!r} is valid")
+        runs = f", and runs once {' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} given" if needed else ""
+        click.echo(f"{path}: {program!r} is valid{runs}")
 
 
 @click.command("fmt")
