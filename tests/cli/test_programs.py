@@ -150,11 +150,16 @@ def test_check_and_explain(folder):
     assert json.loads(call("explain", "family.tl", "--json").output)["steps"]
 
 
+def test_a_datalog_file_of_another_ending(folder):
+    (folder / "near.dl").write_text("near(a, b).\n")
+    assert "ends in .tl, or in .pl for Prolog and Datalog" in call("run", "near.dl").output
+
+
 def test_check_says_what_run_still_needs(folder):
     assert call("check", "layer.tl").output.endswith("is valid, and runs once W is given\n")
     assert json.loads(call("check", "layer.tl", "--json").output)["needs"] == ["W"]
     (folder / "spelling.tl").write_text("Ancestor(x,y) <- Parnt(x,y), Livng(x)\n")
-    assert call("check", "spelling.tl").output.endswith("is valid, and runs once Parnt and Livng are given\n")
+    assert call("check", "spelling.tl").output.endswith("is valid, and runs once Parnt, Livng are given\n")
     assert call("run", "spelling.tl").exit_code == 1
 
 

@@ -144,7 +144,7 @@ def check_program(path: Path, *, as_json: bool) -> None:
     else:
         for doubt in doubts:
             click.echo(f"warning: {doubt.render(guessed=False)}")
-        runs = f", and runs once {' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} given" if needed else ""
+        runs = f", and runs once {', '.join(needed)} {'is' if len(needed) == 1 else 'are'} given" if needed else ""
         click.echo(f"{path}: {program!r} is valid{runs}")
 
 
