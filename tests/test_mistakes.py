@@ -509,7 +509,7 @@ def test_names_that_are_not_close_are_not_meant(word, known):
 def test_the_ending_of_a_file_makes_no_name_close(tmp_path):
     (tmp_path / "g.tl").write_text("")
     (tmp_path / "family.tl").write_text("")
-    for name, hints in (("missing.tl", ()), ("famly.tl", ("did you mean 'family.tl'?",)), ("family", ("did you mean 'family.tl'?",))):  # fmt: skip
+    for name, hints in (("missing.tl", ("known: 'family.tl', 'g.tl'",)), ("famly.tl", ("did you mean 'family.tl'?",)), ("family", ("did you mean 'family.tl'?",))):  # fmt: skip
         with pytest.raises(tl.FormatError) as caught:
             tl.load(tmp_path / name)
         assert caught.value.diagnostic.suggestions == hints

@@ -105,6 +105,26 @@ def test_a_program_without_queries_shows_what_it_derives(folder):
     assert "'W' is not given" in call("run", "layer.tl").output or "nothing fixes" in call("run", "layer.tl").output
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("low.tl", "parent(Al, Bo); parent(Bo, Cy)\ngrand(x,z) <- parent(x,y), parent(y,z)", "grand\nx   z\nAl  Cy\n"),
+        (
+            "low.pl",
+            "parent(al, bo). parent(bo, cy).\ngrand(X,Z) :- parent(X,Y), parent(Y,Z).",
+            "grand\nx   z\nal  cy\n",
+        ),
+        ("low.tl", "W = [1, 2]\nloss[i] = 3 W[i]", "loss\ni  value\n1  6\n0  3\n"),
+        ("low.tl", "W = [1, 2]\nloss[i] = 3 W[i]\nloss?", "loss?\ni  value\n1  6\n0  3\n"),
+    ],
+)
+def test_names_in_lower_case_are_shown_and_asked_for(folder, file, text, said):
+    (folder / file).write_text(text)
+    done = call("run", file)
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+
+
 def test_files_are_written_by_run_alone(folder):
     (folder / "out.tl").write_text('Parent(Alice, Bob)\n"out.csv" = Parent(x,y)\n')
     tl.load("out.tl").query("Parent(x,y)?")
@@ -128,6 +148,19 @@ def test_check_and_explain(folder):
     assert json.loads(call("check", "family.tl", "--json").output)["valid"] is True
     assert "Ancestor" in call("explain", "family.tl").output
     assert json.loads(call("explain", "family.tl", "--json").output)["steps"]
+
+
+def test_a_datalog_file_of_another_ending(folder):
+    (folder / "near.dl").write_text("near(a, b).\n")
+    assert "ends in .tl, or in .pl for Prolog and Datalog" in call("run", "near.dl").output
+
+
+def test_check_says_what_run_still_needs(folder):
+    assert call("check", "layer.tl").output.endswith("is valid, and runs once W is given\n")
+    assert json.loads(call("check", "layer.tl", "--json").output)["needs"] == ["W"]
+    (folder / "spelling.tl").write_text("Ancestor(x,y) <- Parnt(x,y), Livng(x)\n")
+    assert call("check", "spelling.tl").output.endswith("is valid, and runs once Parnt, Livng are given\n")
+    assert call("run", "spelling.tl").exit_code == 1
 
 
 def test_fmt(folder):
@@ -195,7 +228,7 @@ def test_saved_graphs_keep_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_capitals_for_variables_are_doubted(folder):
     (folder / "capitals.tl").write_text("Parent(Alice, Bob)\nChild(Y,X) <- Parent(X,Y), Alive(X)\n")
     found = call("check", "capitals.tl")
-    assert found.exit_code == 0 and found.output.endswith("is valid\n")
+    assert found.exit_code == 0 and found.output.endswith("is valid, and runs once Alive is given\n")
     assert "warning: the relation 'Alive' has no facts and no rules\n  at capitals.tl:2:28" in found.output
     assert "warning: no fact has the name 'X'\n  at capitals.tl:2:22\n    Child(Y,X) <- Parent(X,Y)" in found.output
     assert "hint: a variable begins with a lower-case letter: x" in found.output

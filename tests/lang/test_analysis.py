@@ -120,8 +120,10 @@ def test_inputs_are_what_nothing_defines() -> None:
     assert found.inputs == ("W",)
     with pytest.raises(GraphError) as error:
         list(map(found.shape, found.tensors))
-    assert error.value.diagnostic.message == "nothing fixes the size of index 'i' (place 1 of 'Y')"
-    assert error.value.diagnostic.suggestions == ("give W, whose shape would fix it",)
+    assert error.value.diagnostic.message == (
+        "the tensor 'W' is not given, and nothing else fixes the size of index 'i' (place 1 of 'Y')"
+    )
+    assert error.value.diagnostic.suggestions[0].startswith("give it: program.run(W=array)")
 
 
 def test_components_come_in_order() -> None:
@@ -188,7 +190,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str, tuple[int, int], str]] = {
         "variable 'y' of a comparison stands in no positive atom of the body"),
     "two projections": ("Y[i] max= X[i,j]; Y[i] min= X[i,j]", {"X": np.ones((2, 2))}, "E684", (1, 19),
         "'Y' is combined by max= at <text>:1:1 and by min= here"),
-    "a query of nothing": ("P(A)\nQ(x)?", {}, "E679", (2, 3), "nothing fixes the size of index 'x' (place 1 of 'Q')"),
+    "a query of nothing": ("P(A)\nQ(x)?", {}, "E679", (2, 3),
+        "the relation 'Q' is not given, and nothing else fixes the size of index 'x' (place 1 of 'Q')"),
     "a dot without a normaliser": ("Y[i.] = X[i]", {"X": np.ones(2)}, "E690", (1, 3), "a dotted index has no normaliser"),
     "numbers as a condition": ("P(A)\nR(x) <- P(x), W[x]", {}, "E695", (2, 15),
         "'W' holds numbers, so by itself it is neither true nor false"),

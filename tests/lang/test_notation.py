@@ -103,6 +103,7 @@ def test_domains_and_kinds_of_terms():
         ("(p", "not closed", 1), ("p)", "closes nothing", 2), ("p @ q", "'@' is not part", 3), ("1 < 2 < 3", "do not chain", 7),
         ("if p then q", "not finished", 1), ("min(p)", "takes 2 value", 1), ("", "got the end", 1),
         ("∀. p", "needs a variable", 2), ("p(q(x))", "',' is expected", 4), ("∀x p(x)", "followed by variables and a dot", 5),
+        ("forall x: p(x)", "a dot ends the variables of forall, not ':'", 9),
         ('"p q" & r', "is expected, got", 1), ('""(x)', "a predicate needs a name", 1), ('∀x∈"". p(x)', "a domain needs a name", 4),
         ("∀x x. p(x)", "names a variable twice", 4), ("p &\n  @", "not part", 3), ("∀x∈?D. p(x)", "a domain is a name", 4),
     ],

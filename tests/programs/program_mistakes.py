@@ -55,6 +55,9 @@ TEXTS: dict[str, str] = {
     "a string in the body": 'P(A)\nR(x) <- P(x), "A"',
     "a rule with numbers in its head": "P(A)\nR(x + 0.5) <- P(x)",
     # functions
+    "an aggregate in a head": "P(A, B)\nQ(x, count(y)) <- P(x,y)",
+    "a sum in a head": "P(A, 2)\nQ(x, sum(n)) <- P(x,n)",
+    "a function of one's own before it is attached": "Y[i] = swish(X[i])",
     "an unknown function": "Y = sigmod(X[i])",
     "a function without an argument": "Y = sig()",
     "a function with too many arguments": "Y = sqrt(A, B)",
@@ -173,6 +176,8 @@ CALLS: dict[str, Mistake] = {
     "an input nobody reads": lambda: layer().run(W=np.ones((2, 3)), X=np.ones(3), Z=1)["Y"],
     "an input of another rank": lambda: layer().run(W=np.ones((2, 3)), X=np.ones((3, 1)))["Y"],
     "inputs whose sizes differ": lambda: layer().run(W=np.ones((2, 3)), X=np.ones(4))["Y"],
+    "an input with nothing in it": lambda: layer().run(W=np.array([[1, None]], dtype=object))["Y"],
+    "an input whose shape is needed": lambda: layer().run(X=np.ones(3))["Y"],
     "an input that is text": lambda: layer().run(W=np.ones((2, 3)), X="abc")["Y"],
     "an input of unequal rows": lambda: layer().run(W=[[1, 2, 3], [4]], X=np.ones(3))["Y"],
     "an input that is a set": lambda: layer().run(W=np.ones((2, 3)), X={1.0, 2.0, 3.0})["Y"],

@@ -175,3 +175,21 @@ def test_elements_of_an_array_beyond_the_names_are_numbers() -> None:
     assert program.query("P(i)?") == [("Ann",), ("Bob",), (3,)]
     assert program.query("R(i, _)?") == [("Bob",), (3,)]
     assert list(program.relation("P")) == [("Ann",), ("Bob",), (3,)]
+
+
+def test_a_bare_name_is_a_question_whatever_its_case() -> None:
+    p = tl.Program("parent(Alice, Bob)\nY = [1, 2]")
+    assert p.query("parent?") == p.query("parent") == [("Alice", "Bob")]
+    with pytest.raises(tl.InputError, match="no relation or tensor 'y'") as refused:
+        p.query("y?")
+    assert refused.value.diagnostic.suggestions == ("did you mean 'Y'?",)
+
+
+def test_files_that_are_not_there_have_hints(tmp_path: Path) -> None:
+    (tmp_path / "family.tl").write_text("Parent(Alice, Bob)")
+    (tmp_path / "parents.csv").write_text("Alice,Bob\n")
+    for file, read in (("other.tl", tl.load), ("no.csv", lambda path: tl.Program().add("Parent", path))):
+        with pytest.raises(tl.FormatError) as refused:
+            read(str(tmp_path / file))
+        beside = "family.tl" if file == "other.tl" else "parents.csv"
+        assert refused.value.diagnostic.suggestions == (f"known: {beside!r}",)

@@ -342,3 +342,20 @@ def test_facts_come_and_go() -> None:
     assert ("Alice", "Charlie") in p.relation("Anc")
     p.retract("Parent", [("Bob", "Charlie")])
     assert set(p.relation("Anc")) == {("Alice", "Bob")}
+
+
+def test_nothing_under_a_minimum() -> None:
+    """A pair without facts is 0, as all that nothing derives; in a recursion it is infinite, or every path would be 0."""
+    facts = "Dist(A,B,5); Dist(A,C,7); Dist(B,C,1)\n"
+    best = "Best[x,y] min= Dist(x,y,d) d\n"
+    assert ("B", "B", 0) in program(facts + best).query("Best[x,y]?").rows()
+    found = program(f"{facts}{best}Best[x,z] min= (Best[x,y] + d) Dist(y,z,d)")
+    np.testing.assert_array_equal(found.run()["Best"], [[np.inf, 5, 6], [np.inf, np.inf, 1], [np.inf] * 3])
+
+
+def test_a_question_fixes_how_far_a_scan_goes() -> None:
+    p = program("F[0] = 0; F[1] = 1; F[n+2] = F[n+1] + F[n]")
+    assert [p.query(f"F[{n}]?").value for n in (10, 20)] == [55, 6765]
+    with pytest.raises(tl.GraphError, match="nothing fixes the size of index 'n'") as refused:
+        p.query("F[n]?")
+    assert "F[10]?, or in an equation Y = F[10]" in str(refused.value)

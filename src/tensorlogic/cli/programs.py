@@ -44,6 +44,7 @@ def run_program(
     """Answer the queries of a program and write its files; without queries, show all that it derives."""
     import numpy as np
 
+    from ..lang.syntax import Tensor
     from .graphs import save_arrays
 
     program = load_program(path, inputs, backend, level)
@@ -52,7 +53,7 @@ def run_program(
     if not answers:
         derived = [n for c in program.run()._evaluation.model.analysis.components for n in c.names]
         with rounds():
-            answers = {name: program.query(f"{name}?") for name in derived}
+            answers = {name: program.ask((Tensor(name),)) for name in derived}
     if output is not None:
         save_arrays(output, {n: np.asarray(v) for n, v in program.run().items()})
     written = [str(p) for p in program.write_files()]
@@ -134,15 +135,17 @@ def check_program(path: Path, *, as_json: bool) -> None:
     program = load_program(path)
     program.check()
     doubts = program.doubts()
+    needed = program.run().missing_inputs()
     if as_json:
-        found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count()}
+        found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count(), "needs": needed}
         warned = [msgspec.structs.replace(d.diagnostic, severity=Severity.WARNING) for d in doubts]
         listed = [common.diagnostic_json(d, d.location, "Diagnostic") for d in warned]
         common.print_json({**found, "diagnostics": listed})
     else:
         for doubt in doubts:
             click.echo(f"warning: {doubt.render(guessed=False)}")
-        click.echo(f"{path}: {program!r} is valid")
+        runs = f", and runs once {', '.join(needed)} {'is' if len(needed) == 1 else 'are'} given" if needed else ""
+        click.echo(f"{path}: {program!r} is valid{runs}")
 
 
 @click.command("fmt")

@@ -200,7 +200,7 @@ def load(path: str | Path, *, limit: int = LIMIT, known: Mapping[str, Array] | N
         if error.diagnostic.code == "E231":  # no text at all, such as an array
             error = error.renamed(f"{str(path)!r} is not a graph file: {error.diagnostic.message}")
         raise error.at(SourceLocation(file=str(path))) from None
-    hint = "a graph file is JSON, or text that starts with 'graph {'; the name of a program ends in .tl"
+    hint = "a graph file is JSON, or text that starts with 'graph {'; the name of a program ends in .tl, or in .pl for Prolog and Datalog"
     if path.suffix.lower() in (".tl", ".pl", ".nl"):
         hint = f"it is a program; make its graph a file: tensorlogic graph {path} -f json -o {path.stem}.json"
     raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))
@@ -235,10 +235,15 @@ def near_file(name: str, there: list[str]) -> list[str]:
 
 def no_file(path: Path) -> FormatError:
     """Make the error that there is no such file; its hint names the nearest one of the folder."""
+    return FormatError(f"there is no file {str(path)!r}", *files_beside(path), code="E221")
+
+
+def files_beside(path: Path) -> list[str]:
+    """Return a hint at the file of its folder that a path was probably meant to be, or at those of the same kind."""
     there: list[str] = []
     with contextlib.suppress(OSError):
         there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-    return FormatError(f"there is no file {str(path)!r}", *near_file(path.name, there), code="E221")
+    return near_file(path.name, there)
 
 
 def from_json(

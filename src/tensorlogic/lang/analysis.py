@@ -20,6 +20,7 @@ from .declarations import GivenTensor, Statement, declare, find_scalars, literal
 from .domain_inference import DomainKey, Places, infer_places, unknown_constant
 from .domains import Domain
 from .extents import ReadPlace, Slice, forms, solve_extents, variable_ranges
+from .format import text_of
 from .index_names import named
 from .number_growth import grow
 from .strata import Component, check_safety, components, is_rule
@@ -28,6 +29,7 @@ __all__ = ["Analysis", "Component", "DomainKey", "GivenTensor", "TensorInfo", "a
 
 COMBINED = ("max=", "min=", "avg=", "count=")
 OPERATORS = ("=", "+=", *COMBINED)
+NO_DATA = "give data for a tensor that has the index, or write a literal"
 Function = Callable[..., Any]
 
 
@@ -113,14 +115,20 @@ class Analysis:
         """Return the error of an index whose size nothing fixes."""
         variable = self._places.known((name, place)).variable
         what = f"index {variable.name!r}" if variable else "the index"
-        message = f"nothing fixes the size of {what} (place {place + 1} of {name!r})"
-        hints = [f"give {n}, whose shape would fix it" for n in self._sized_by(self._places.find((name, place)))[:1]]
-        hints = hints or ["give data for a tensor that has the index, or write a literal"]
-        return GraphError(message, *hints, code="E679", location=(variable and variable.at) or self.tensors[name].at)
+        unsized = f"the size of {what} (place {place + 1} of {name!r})"
+        needed = self._sized_by(self._places.find((name, place)))
+        message, hint = self._not_given(unsized, needed[0]) if needed else (f"nothing fixes {unsized}", NO_DATA)
+        return GraphError(message, hint, code="E679", location=(variable and variable.at) or self.tensors[name].at)
 
     def _sized_by(self, root: object) -> list[str]:
         """Return the inputs whose shapes would fix the size of an index."""
         return [n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))]
+
+    def _not_given(self, unsized: str, name: str) -> tuple[str, str]:
+        """Return the message and the hint where an input whose shape would fix a size is not given."""
+        boolean = self.tensors[name].boolean
+        message = f"the {'relation' if boolean else 'tensor'} {name!r} is not given, and nothing else fixes {unsized}"
+        return message, f"give it: program.add({name!r}, rows)" if boolean else how_to_give(name)
 
     def constant_value(self, constant: s.Constant) -> Any:
         """Return what a constant stands for: the name of a scalar for its value, as a whole number where it is one."""
@@ -160,10 +168,17 @@ class Analysis:
             hint = "give data for a tensor that has the index"
             return GraphError("nothing fixes the size of a slice", hint, code="E679", location=at)
         needed = self._sized_by(self._places.find((self._numbers[id(equation)], name)))
-        hint = f"give {needed[0]}, whose shape would fix it" if needed else "give data for a tensor that has the index"
+        unsized = f"the size of index {name!r}"
+        message, hint = self._not_given(unsized, needed[0]) if needed else (f"nothing fixes {unsized}", NO_DATA)
+        stepped = [isinstance(p.index, s.Arithmetic) and name in s.variables(p) for p in equation.head.places]
+        if any(stepped) and not needed:
+            last = s.Place(s.Constant(10))
+            places = (last if step else p for step, p in zip(stepped, equation.head.places, strict=True))
+            element = text_of(s.Tensor(equation.head.name, tuple(places)))
+            hint = f"an element that is asked for says how far it goes: {element}?, or in an equation Y = {element}"
         if name not in s.variables(equation.value):
             hint = f"{name} stands on the left side only: use it on the right side too, or leave it out"
-        return GraphError(f"nothing fixes the size of index {name!r}", hint, code="E679", location=at)
+        return GraphError(message, hint, code="E679", location=at)
 
     def as_equation(self, rule: Statement) -> s.Equation:
         """Return a rule as an equation between truth values; an equation as it is."""
@@ -308,3 +323,10 @@ def _virtual(own: Sequence[Statement]) -> int | None:
     """Return the place of which only the last position is kept: the one with a virtual step, such as ``*t+1``."""
     places = [(p, place) for x in own for p, place in enumerate(x.head.places)]
     return next((p for p, place in places if place.virtual and isinstance(place.index, s.Arithmetic)), None)
+
+
+def how_to_give(name: str) -> str:
+    """Return the hint for a tensor of numbers that is not given."""
+    run = f"give it: program.run({name}=array), or program.bind({name}=array)"
+    run = run if name.isidentifier() else f"give it: program.run({{{name!r}: array}})"
+    return f"{run}; on the command line: -i {name}=FILE.npy"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, InputError, nearest
-from ..ir.files import near_file
+from ..ir.files import files_beside
 from ..tables import counted
 from .data import Table, arrow_table, empty, of_columns, table_of, whole_numbers
 from .domains import Column, Name, column_of
@@ -69,9 +69,7 @@ def no_file(path: str | os.PathLike[str]) -> FormatError:
     """Return the error for a path that is no file."""
     file = Path(path)
     what = "is a folder" if file.is_dir() else "does not exist"
-    near = near_file(file.name, [p.name for p in file.parent.iterdir()]) if file.parent.is_dir() else []
-    hints = [h for h in near if h.startswith("did you")]
-    return FormatError(f"the file {str(path)!r} {what}", *hints, code="E770")
+    return FormatError(f"the file {str(path)!r} {what}", *files_beside(file), code="E770")
 
 
 # CSV and TSV

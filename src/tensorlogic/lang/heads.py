@@ -80,7 +80,7 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
             value = at.value(factor, head | free(expression))
             held.append(value if value.boolean else Value(b.not_equal(tensor_of(b, value), 0), value.axes))
         return at.count(held, at.sorted({a for v in held for a in v.axes} & head), "int64"), True
-    terms = _terms(expression)
+    terms = terms_of(expression)
     algebra = {"min=": "min_plus", "max=": "max_plus"}[operator]
     if len(terms) > 1:
         values = []
@@ -110,10 +110,10 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
     return at.reduced(b.max if operator == "max=" else b.min, value, head), not conditions
 
 
-def _terms(part: s.Expression, sign: int = 1) -> list[tuple[int, s.Expression]]:
+def terms_of(part: s.Expression, sign: int = 1) -> list[tuple[int, s.Expression]]:
     """Return the terms of a sum with their signs."""
     if isinstance(part, s.Operation) and part.operator in "+-":
-        return _terms(part.left, sign) + _terms(part.right, sign if part.operator == "+" else -sign)
+        return terms_of(part.left, sign) + terms_of(part.right, sign if part.operator == "+" else -sign)
     return [(sign, part)]
 
 
@@ -162,7 +162,7 @@ def zero(info: TensorInfo, statements: Sequence[s.Rule | s.Equation]) -> float:
     if info.operator == "min=":
         return INF
     own = [x for x in statements if x.head.name == info.name and isinstance(x, s.Equation) and x.operator == "max="]
-    return -INF if any(len(_terms(x.value)) > 1 for x in own) else 0
+    return -INF if any(len(terms_of(x.value)) > 1 for x in own) else 0
 
 
 def merge(b: GraphBuilder, parts: Sequence[Contribution], info: TensorInfo) -> Contribution:

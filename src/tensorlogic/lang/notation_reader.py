@@ -280,18 +280,25 @@ class _Reader:
 
     def _quantifier(self, kind: str, opening: Token) -> None:
         bound: dict[str, _Bound] = {}
+        colon: Token | None = None
         while self.token.text != ".":
             token = self.take()
             if token.text == "," and bound:
                 continue
+            if token.text == "(" and colon is not None:  # forall x: p(x)
+                message = f"a dot ends the variables of {kind}, not {colon.text!r}"
+                written = f"{' '.join(bound)}. {self.tokens[self.at - 2].text}(...)"
+                self.fail(colon.at, message, f"write {kind} {written}")
             if token.kind != "name":
-                self.fail(token.at, f"{kind} is followed by variables and a dot, got {token.text!r}", "write ∀x. p(x)")
+                sign = "∀" if kind == "forall" else "∃"
+                message = f"{kind} is followed by variables and a dot, got {token.text!r}"
+                self.fail(token.at, message, f"a dot ends the variables: {sign}x. p(x)")
             name = token.text.removeprefix("?")
             if name in bound:
                 self.fail(token.at, f"{kind} names a variable twice: {name}")
             domain = self.domains.get(name)
-            if self.token.text in (":", "∈"):
-                self.take()
+            colon = self.take() if self.token.text in (":", "∈") else None
+            if colon is not None:
                 named = self.take()
                 if named.kind not in ("name", "string") or named.text[0] == "?":
                     self.fail(named.at, "a domain is a name, as in ∀x∈Person. p(x)")

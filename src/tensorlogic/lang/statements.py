@@ -24,6 +24,8 @@ def form(parts: list[Any]) -> s.Statement | s.Tensor:
         return _plain(literals)
     sign: Token = parts[1]
     if sign.type == "QUESTION":
+        if isinstance(literals[0], s.Variable) and len(literals) == 1:  # grand?, a tensor whatever its case
+            return s.Query((s.Tensor(literals[0].name, at=at),), at=at)
         return s.Query(tuple(_asked(literal) for literal in literals), at=at)
     if len(literals) > 1:
         hint = "write a rule for each head" if sign.type == "ARROW" else "write an equation for each left side"

@@ -21,6 +21,7 @@ class Refused(Exception):  # noqa: N818 - it becomes a FormatError where the tex
         self.at, self.code, self.message, self.hints = at or SourceLocation(), code, message, hints
 
 
+_AGGREGATES = {"count": "count=", "sum": "=", "max": "max=", "min": "min=", "avg": "avg=", "mean": "avg="}
 MAX_FACTORS = 200  # of one product
 
 
@@ -209,6 +210,11 @@ def _refuse_index(part: s.Part, tensor: Token | None) -> NoReturn:
             refuse(part, "E648", f"a place{of} holds a power", "indices are combined with + - * /")
         case s.ListLiteral():
             refuse(part, "E648", f"a place{of} holds a list", "a range of an index is written 4:8")
+        case s.Call(function=name, arguments=(value,)) if tensor is not None and name in _AGGREGATES:
+            shown = text_of(value)
+            body = f"P(x, {shown})" + ("" if name == "count" else f" {shown}")
+            hint = f"it is an equation, with the other places in brackets: {tensor.text}[x] {_AGGREGATES[name]} {body}"
+            refuse(part, "E648", f"a place{of} holds an aggregate: {shortened(part)}", hint)
     hint = "a place holds an index: a variable, a constant, x+1 or 4:8"
     if tensor is not None and tensor.type == "RELATION":
         hint += f"; for a product write {tensor.text} * (...)"
@@ -217,5 +223,6 @@ def _refuse_index(part: s.Part, tensor: Token | None) -> NoReturn:
         close = nearest(tensor.text, sorted(FUNCTIONS))[0]
         if is_variable(tensor.text) or tensor.text.lower() in FUNCTIONS:
             message = f"there is no function {tensor.text!r}, and a relation holds indices, not the value {shown}"
-            refuse(part, "E648", message, close, hint)
+            own = f'a function of your own is attached first: p = tl.Program().attach("{tensor.text}", f); p.add_rule(...)'
+            refuse(part, "E648", message, close, own, hint)
     refuse(part, "E648", f"a place{of} holds a value: {shown}", hint)

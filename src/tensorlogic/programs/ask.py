@@ -21,13 +21,15 @@ from .answers import Answers, unknown_relation
 from .evaluate import Evaluation
 from .model import Model, build, empty, share_domains
 
-Rebuild = Callable[[s.Rule], Evaluation]
+Rebuild = Callable[[s.Statement], Evaluation]
 LARGE = 100_000  # facts from which a query with constants is answered on demand, recursive or not
 FEW = 10_000  # facts up to which a recursive relation is computed whole, and kept
 
 
 def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild) -> Answers:
-    """Answer a query; ``rebuild`` gives the evaluation of the program with one more rule."""
+    """Answer a query; ``rebuild`` gives the evaluation of the program with one more statement."""
+    if _may_fix_a_size(evaluation.model, body):
+        evaluation = rebuild(s.Query(tuple(body)))
     model = evaluation.model
     for part in body:
         for atom in s.walk(part):
@@ -43,6 +45,15 @@ def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object
             return matching(evaluation, atom)
         return _conjunction(evaluation, body, cache, rebuild, on_demand=True)
     return _conjunction(evaluation, body, cache, rebuild, on_demand=_on_demand(evaluation, body))
+
+
+def _may_fix_a_size(model: Model, body: Sequence[s.Expression]) -> bool:
+    """Tell whether a query asks for an element of a tensor and nothing else says how far that goes: F[10] of a scan."""
+    tensors, atom = model.analysis.tensors, body[0]
+    if len(body) > 1 or not isinstance(atom, s.Tensor) or atom.name not in tensors:
+        return False
+    places = enumerate(atom.places[: tensors[atom.name].arity])
+    return any(isinstance(p.index, s.Constant) and model.analysis.extent(atom.name, n) is None for n, p in places)
 
 
 def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:

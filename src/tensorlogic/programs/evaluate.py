@@ -9,6 +9,7 @@ from ..backends.relations.update import Earlier, resumed
 from ..backends.sparse import SparseTensor
 from ..errors import InputError, nearest
 from ..ir.graph import EinsumGraph
+from ..lang.analysis import how_to_give
 from ..runtime.executor import Executor
 from .model import Model, empty, resized
 
@@ -245,8 +246,4 @@ class Evaluation:
             return self.facts(name) if name not in self.bound or self.model.has_facts(name) else self.bound[name]
         if name in self.bound:
             return self.bound[name]
-        hint = f"give it: program.run({name}=array), or program.bind({name}=array)"
-        if not name.isidentifier():
-            hint = f"give it: program.run({{{name!r}: array}})"
-        hint += f"; on the command line: -i {name}=FILE.npy"
-        raise InputError(f"the tensor {name!r} is not given", hint, code="E786", location=tensor.at)
+        raise InputError(f"the tensor {name!r} is not given", how_to_give(name), code="E786", location=tensor.at)

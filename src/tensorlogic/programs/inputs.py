@@ -37,9 +37,14 @@ def _read_tensor(name: str, value: Any) -> Any:
     array = named_array(f"tensor {name!r}", value)
     if array.dtype.kind not in "biuf":
         kind = "text" if array.dtype.kind in "USOT" else str(array.dtype)
+        if array.dtype.kind == "O":
+            others = [v for v in array.flat if not isinstance(v, str | int | float | np.number)]
+            kind = kind if not others else "None" if others[0] is None else type(others[0]).__name__
         hint = (
             f'facts by name are added with program.add(name, rows), or read by the program: {name}(x,y) = "facts.csv"'
         )
+        if kind == "None":
+            hint = "put a number where nothing is known, such as 0 or np.nan"
         raise InputError(f"the tensor {name!r} needs numbers or truth values, not {kind}", hint, code="E779")
     return array
 

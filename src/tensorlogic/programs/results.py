@@ -54,6 +54,17 @@ class Results(PrintsAsTable, Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._evaluation.model.analysis.tensors
 
+    def missing_inputs(self) -> list[str]:
+        """Return the tensors and relations that the program reads and that nothing gives yet.
+
+        >>> from tensorlogic import Program
+        >>> Program("Y[i] = W[i,j] X[j]; X = [1, 2]").run().missing_inputs()
+        ['W']
+        """
+        model, bound = self._evaluation.model, self._evaluation.bound
+        derived = {n for c in model.analysis.components for n in c.names}
+        return [n for n in model.analysis.tensors if not (n in derived or n in bound or model.has_facts(n))]
+
     def shown(self, limit: int = 50) -> Shown:
         """Return a table of each tensor, by names."""
         model = self._evaluation.model
