@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.backends.native import facts
 from tensorlogic.plan.memory import peak_bytes
 
 N = 400
@@ -145,3 +146,14 @@ def test_gradients_of_other_algebras_run_within_budgets() -> None:
     whole = tl.Executor().execute(graph, given)
     parts = tl.Executor().execute(graph, given, budget=400_000)
     np.testing.assert_allclose(parts["x"], whole["x"])
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0)])
+def test_joins_over_nothing_are_planned_on_bits(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "SMALL", 0)
+    b = tl.GraphBuilder()
+    x = b.input("x", shape, "float32")
+    graph = b.build(y=b.einsum("ij,kj->ki", -x, -x, algebra="boolean"))
+    for native in (False, True):
+        found = tl.Executor(native=native).execute(graph, {"x": np.zeros(shape, np.float32)})["y"]
+        assert found.shape == (shape[0], shape[0]) and not found.any()

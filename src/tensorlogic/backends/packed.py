@@ -90,7 +90,7 @@ def _pack_into(x: Any, out: Words) -> None:
             _pack_into(part, words)
         return
     rows = x.ndim > 1  # else one, of words of its own
-    step = max(1, PIECE // row) if rows else len(x)
+    step = max(1, PIECE // max(1, row)) if rows else len(x)
 
     def some(lo: int, hi: int) -> None:
         for k in range(lo, hi, step):

@@ -290,7 +290,7 @@ def _multiplied_bytes(form: Contraction, orders: WordOrders, across: int) -> int
     """Return what a product of packed matrices takes where it may be found by way of its transpose."""
     count, rows, size = (points_of(form, x) for x in (orders.batch, orders.left, orders.inner))
     last = form.sizes[orders.inner[-1]]
-    inner, wide = size // last * (last + 63 >> 6), across >> 3
+    inner, wide = size // max(1, last) * (last + 63 >> 6), across >> 3
     narrow, blocks = rows + 63 >> 6, wide + 15 >> 4
     work = min(count * rows * size * blocks, count * inner * (rows + 30) * DENSE * blocks)
     squares = count * (narrow * inner + inner * wide + narrow * wide)
