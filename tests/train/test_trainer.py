@@ -572,6 +572,18 @@ def test_a_folder_belongs_to_one_run(tmp_path):
     assert all(np.array_equal(kept[name], value) for name, value in first.params.items())
 
 
+def test_a_folder_with_another_kind_of_run_is_named_as_such(tmp_path):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.exp(b.input("x", ("n",), "float32")))
+    stream = tl.Executor().execute_stream(graph, np.zeros(4, "float32"), checkpoint=tmp_path / "stream")
+    assert len(list(stream)) > 0
+    with pytest.raises(tl.CheckpointError, match="has checkpoints of another kind of run: a stream"):
+        trained(folder=tmp_path / "stream")
+    trained(folder=tmp_path / "training")
+    with pytest.raises(tl.CheckpointError, match="has checkpoints of another kind of run: a training"):
+        list(tl.Executor().execute_stream(graph, np.zeros(4, "float32"), checkpoint=tmp_path / "training"))
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -224,7 +224,7 @@ class Trainer:
         """Take the parameters over, and make what the optimizer starts from."""
         given = own_arrays(graph, params)
         if self.config.folder is not None:
-            CheckpointManager(self.config.folder).refuse_used()
+            CheckpointManager(self.config.folder).refuse_used("a training")
         self.names = tuple(given)
         step = self.planned(graph, {name: TensorType.of(array) for name, array in given.items()})
         self.values = starting_values(step, given, states)
