@@ -188,7 +188,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
         """Return a copy with one more suggestion."""
         return msgspec.structs.replace(self, suggestions=(*self.suggestions, suggestion))
 
-    def with_location(self, location: SourceLocation) -> Diagnostic:
+    def with_location(self, location: SourceLocation | None) -> Diagnostic:
         """Return a copy that points at a place."""
         return msgspec.structs.replace(self, location=location)
 
