@@ -139,7 +139,7 @@ def note_batch(trainer: Trainer, error: BaseException, arrays: Mapping[str, Any]
         if array.dtype.kind in "iu" and array.size
     ]
     where = f"in {next_place(trainer)}"
-    error.add_note(": ".join([where, ", ".join(ranges)] if ranges else [where]))
+    error.diagnostic = error.diagnostic.with_context(": ".join([where, ", ".join(ranges)] if ranges else [where]))
 
 
 def next_place(trainer: Trainer) -> str:
