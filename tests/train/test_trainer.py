@@ -434,7 +434,7 @@ MISTAKES = {
         "data 'x' has 40 examples, but 'y' has 39",
     ),
     "a batch larger than the data": (
-        lambda: tl.Trainer(None, tl.TrainerConfig(batch_size=64)).fit(
+        lambda: tl.Trainer(None, tl.TrainerConfig(batch_size=64, drop_last=True)).fit(
             regression(), regression_params(), regression_data()
         ),
         "a batch of 64 is larger than the data: 40 examples",
@@ -570,6 +570,22 @@ def test_a_folder_belongs_to_one_run(tmp_path):
         trained(folder=tmp_path)
     kept = tl.Trainer.resume(tmp_path).params
     assert all(np.array_equal(kept[name], value) for name, value in first.params.items())
+
+
+def test_fewer_examples_than_a_batch_are_one_short_batch():
+    data = {name: array[:8] for name, array in regression_data().items()}
+    few, whole = (
+        tl.Trainer(None, tl.TrainerConfig(epochs=3, batch_size=size)).fit(regression(), regression_params(), data)
+        for size in (32, 8)
+    )
+    assert few["loss"] == whole["loss"]
+
+
+def test_params_and_data_that_are_swapped_are_told_apart():
+    for data in (regression_data(), {**regression_data(), "y": regression_data()["y"].astype(int)}):
+        with pytest.raises(tl.InputError) as caught:
+            tl.Trainer().fit(regression(), data, regression_params())
+        assert "the parameters come first: fit(graph, params, data)" in caught.value.diagnostic.suggestions
 
 
 def test_a_folder_with_another_kind_of_run_is_named_as_such(tmp_path):
