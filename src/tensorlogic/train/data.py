@@ -41,6 +41,7 @@ class Needed(NamedTuple):
     names: Sequence[str]
     others: Collection[str] | None = ()
     given: Collection[str] = ()  # what is known without data
+    learnable: Collection[str] = ()  # inputs that a forgotten parameter could be: floats of a fixed shape
 
     def of(self, arrays: Arrays) -> Arrays:
         """Return the arrays that are wanted; one that is missing, or unknown, is refused."""
@@ -53,7 +54,9 @@ class Needed(NamedTuple):
                 raise InputError(f"the loss graph has no input {name!r} for data", *hints, code="E868")
         for name in self.names:
             if name not in arrays:
-                hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                learned = f"give its first value: params={{..., {name!r}: ...}}, or give it in data= or fixed="
+                data = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                hint = learned if name in self.learnable else data
                 raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
         return {name: arrays[name] for name in self.names}
 
