@@ -66,7 +66,9 @@ def test_one_hot_labels_are_told_to_give_class_numbers(b):
     data = {"x": np.ones((40, 4), "float32"), "labels": np.eye(3, dtype="float32")[np.zeros(40, int)]}
     with pytest.raises(tl.DTypeError, match=r"one-hot, give the numbers of the classes: labels\.argmax\(-1\)"):
         tl.Trainer().fit(classifier(b), params, data)
-    tl.Trainer(None, tl.TrainerConfig(epochs=1)).fit(classifier(b), params, data | {"labels": data["labels"].argmax(-1)})
+    tl.Trainer(None, tl.TrainerConfig(epochs=1)).fit(
+        classifier(b), params, data | {"labels": data["labels"].argmax(-1)}
+    )
 
 
 def test_a_forgotten_parameter_is_looked_for_among_the_parameters(b):
@@ -94,3 +96,31 @@ def assign(x):
 def test_what_an_array_has_and_a_tensor_of_a_graph_has_not(x, use, message):
     with pytest.raises((tl.GraphError, AttributeError), match=message):
         use(x)
+
+
+def test_a_graph_is_not_saved_into_a_folder_that_is_not_there(b, x, tmp_path):
+    with pytest.raises(tl.FormatError, match=r"cannot write '.*g\.json': there is no folder '.*none'(.|\n)*mkdir -p"):
+        b.build(y=b.sum(x)).save(tmp_path / "none" / "g.json")
+
+
+def test_an_array_is_no_graph_and_is_said_to_be_one(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3))
+    np.savez(tmp_path / "x.npz", x=np.ones(3))
+    with pytest.raises(tl.FormatError, match="is not a graph file: it is a NumPy array"):
+        tl.EinsumGraph.load(tmp_path / "x.npy")
+    with pytest.raises(tl.FormatError, match="is not a graph file: it is a zip archive"):
+        tl.EinsumGraph.load(tmp_path / "x.npz")
+
+
+def test_a_flame_graph_is_a_picture_that_is_not_read_back(tmp_path):
+    with tl.trace() as trace:
+        b = tl.GraphBuilder()
+        tl.Executor().execute(b.build(y=b.exp(b.input("x", (3,)))), {"x": np.ones(3)})
+    trace.save(tmp_path / "a.svg")
+    with pytest.raises(tl.FormatError, match=r"is a picture \(SVG\), which is not read back"):
+        tl.Trace.load(tmp_path / "a.svg")
+
+
+def test_an_optimizer_that_there_is_not_names_the_nearest():
+    with pytest.raises(AttributeError, match="did you mean 'adam'"):
+        _ = tl.optim.adma
