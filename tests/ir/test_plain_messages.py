@@ -124,3 +124,13 @@ def test_a_flame_graph_is_a_picture_that_is_not_read_back(tmp_path):
 def test_an_optimizer_that_there_is_not_names_the_nearest():
     with pytest.raises(AttributeError, match="did you mean 'adam'"):
         _ = tl.optim.adma
+
+
+def test_a_shape_that_does_not_fit_is_told_in_plain_words(b):
+    graph = b.build(y=b.sum(b.input("w", (4, 3), "float64")))
+    with pytest.raises(tl.ShapeError) as caught:
+        tl.Executor().execute(graph, {"w": np.zeros((4, 2))})
+    found = caught.value.diagnostic
+    assert found.message == "input 'w' does not fit: axis 1 must be 3, got 2"
+    assert found.context == ("Expected shape: [4, 3], but got: [4, 2]",)
+    assert found.suggestions == ("Give an array of shape [4, 3], or declare the input with the sizes that it has",)
