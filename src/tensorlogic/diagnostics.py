@@ -188,7 +188,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
         """Return a copy with one more suggestion."""
         return msgspec.structs.replace(self, suggestions=(*self.suggestions, suggestion))
 
-    def with_location(self, location: SourceLocation) -> Diagnostic:
+    def with_location(self, location: SourceLocation | None) -> Diagnostic:
         """Return a copy that points at a place."""
         return msgspec.structs.replace(self, location=location)
 
@@ -282,18 +282,20 @@ class ShapeMismatchDiagnostic:
     def of_input(declared: Sequence[int | str], given: Sequence[int | str], message: str) -> Diagnostic:
         """Compare the shape of an array with what its input declares; reshape is suggested where it would work.
 
-        >>> ShapeMismatchDiagnostic.of_input(("n", 4), (2, 6), "input 'x' does not fit").suggestions[1]
-        'Use array.reshape([-1, 4]) if the elements are in that order'
+        The message says which axis differs, in plain words.
+
+        >>> ShapeMismatchDiagnostic.of_input(("n", 4), (2, 6), "input 'x' does not fit").suggestions
+        ('Use array.reshape([-1, 4]) if the elements are in that order',)
         """
         fix = _transposing(declared, given)
         if fix is None and (target := _reshaped(declared, given)) is not None:
             fix = f"Use array.reshape({_brackets(target)}) if the elements are in that order"
         fix = fix or f"Give an array of shape {_brackets(declared)}, or declare the input with the sizes that it has"
-        return ShapeMismatchDiagnostic._of(declared, given, message, fix)
+        return _finding(Severity.ERROR, "E001", message, [_both_shapes(declared, given)], fix)
 
     @staticmethod
     def _of(expected: Sequence[int | str], actual: Sequence[int | str], message: str, fix: str) -> Diagnostic:
-        context = [f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}"]
+        context = [_both_shapes(expected, actual)]
         if len(expected) != len(actual):
             context.append(f"Rank mismatch: expected {len(expected)}, got {len(actual)}")
         for axis, (want, got) in enumerate(zip(expected, actual, strict=False)):
@@ -301,6 +303,10 @@ class ShapeMismatchDiagnostic:
                 context.append(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
         hints = ("Check your input tensor shapes match the expected dimensions", fix)
         return _finding(Severity.ERROR, "E001", message, context, *hints)
+
+
+def _both_shapes(expected: Sequence[int | str], actual: Sequence[int | str]) -> str:
+    return f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}"
 
 
 class TypeMismatchDiagnostic:

@@ -527,7 +527,7 @@ FAULTS: dict[str, Fault] = {
     "E844": Fault("a parameter that the loss graph hands on", "An output has the name of a parameter; the optimizer computes the next value of a parameter.", "Give the output another name, or leave the input out of params=."),
     "E845": Fault("no output called loss", "A trainer learns from the scalar output 'loss' of the graph.", "Build it so: b.build(loss=loss, accuracy=accuracy)."),
     "E846": Fault("a share out of range", "A rate of dropout or of label smoothing is from 0 up to, but not, 1.", "Write 0.1."),
-    "E850": Fault("a batch larger than the data", "There are fewer examples than batch_size says.", "Use a smaller batch_size."),
+    "E850": Fault("a batch larger than the data", "There are fewer examples than batch_size says, and drop_last=True leaves out a short batch.", "Use a smaller batch_size, or drop_last=False."),
     "E851": Fault("data that was used up", "The data is an iterator, which can be gone through once, and another epoch needs it again.", "Give arrays, a list of batches, or a function that returns the batches of an epoch."),
     "E852": Fault("data of an unknown kind", "Data is arrays by name, a .npz or Parquet file, or batches.", 'Write data={"x": x, "labels": y}.'),
     "E853": Fault("a data file without an array", "The file has no array or column of the name that the loss graph needs.", "Save it under that name."),

@@ -213,6 +213,11 @@ class Store(Generic[K, V]):
         with self._lock:
             return [entry.value for entry in self._entries.values()]
 
+    def key_of(self, value: V) -> K | None:
+        """Return the key that a value is kept under, or None; this too counts as no use."""
+        with self._lock:
+            return next((key for key, entry in self._entries.items() if entry.value is value), None)
+
     def clear(self) -> None:
         """Forget everything kept; the counts go on."""
         with self._lock:

@@ -131,3 +131,44 @@ def test_mistakes(files):
 def _config_error(files, text):
     (files / "bad.toml").write_text(text)
     return run(files / "model.json", "--data", files / "train.npz", "--config", files / "bad.toml", code=1)
+
+
+def test_what_was_learned_is_given_to_run_and_explain(files):
+    b = tl.GraphBuilder()
+    x, w, c = b.input("x", ("n", 3), "float32"), b.input("w", (3,), "float32"), b.input("c", (), "float32")
+    b.build(y=b.einsum("ni,i->n", x, w) + c).save(files / "use.json")
+    for kind in ("npz", "safetensors"):
+        run(
+            files / "model.json",
+            "--data",
+            files / "train.npz",
+            "--config",
+            files / "train.toml",
+            "-o",
+            files / f"p.{kind}",
+        )
+    path, given = files / "p.safetensors", ["-i", f"x={files / 'train.npz'}:x"]
+    ways = [["--params", path], ["--params", files / "p.npz"], ["-i", f"w={path}", "-i", f"c={path}:c"]]
+    shown = [CliRunner().invoke(main, [*map(str, ["run", files / "use.json", *given, *way]), "--json"]) for way in ways]
+    assert {s.exit_code for s in shown} == {0} and len({s.output for s in shown}) == 1, [s.output for s in shown]
+    learned = load_file(path)
+    expected = np.load(files / "train.npz")["x"] @ learned["w"] + learned["c"]
+    np.testing.assert_allclose(json.loads(shown[0].output)["outputs"]["y"]["data"], expected, rtol=1e-5)
+    plan = CliRunner().invoke(main, [*map(str, ["explain", files / "use.json", *given, "--params", path])])
+    assert plan.exit_code == 0, plan.output
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("p.safetensors:v", "p.safetensors has no tensor 'v'"),
+        ("none.safetensors", "there is no file 'none.safetensors'"),
+        ("broken.safetensors", "broken.safetensors cannot be read"),
+    ],
+)
+def test_a_tensor_that_cannot_be_had_is_named(files, monkeypatch, value, message):
+    monkeypatch.chdir(files)
+    run("model.json", "--data", "train.npz", "-o", "p.safetensors")
+    (files / "broken.safetensors").write_bytes(b"none")
+    done = CliRunner().invoke(main, ["run", "model.json", "-i", f"w={value}"])
+    assert done.exit_code == 1 and message in done.output, done.output

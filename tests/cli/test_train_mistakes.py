@@ -71,7 +71,7 @@ def test_a_label_out_of_range_is_told_without_the_code_of_the_command_line(folde
     b.build(loss=b.cross_entropy(x @ w, labels)).save(folder / "labels.json")
     np.savez(folder / "labels.npz", x=np.ones((40, 2)), labels=np.full(40, 7))
     result = CliRunner().invoke(main, ["train", "labels.json", "--data", "labels.npz"])
-    assert result.exit_code == 1 and "index 7 is out of range" in result.output
+    assert result.exit_code == 1 and "label 7 is no class: the logits have 3 classes (0 to 2)" in result.output
     assert "click" not in result.output
     assert "\n  operand 0" in result.output
 

@@ -29,7 +29,7 @@ def files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("run x.npy", 1, "'x.npy' is not a graph file: not UTF-8 text"),
+        ("run x.npy", 1, "'x.npy' is not a graph file: it is a NumPy array"),
         ("run model.json -i x=both.npz -i w=w.npy", 1, "holds arrays by name: x, w\n  hint: write -i x=both.npz:x"),
         ("run model.json --stream x.npy", 1, "on the command line: -i w=w.npy, or --over n"),
         ("run model.json -i w=w.npy --stream x.npy --every 3", 2, "--every needs --checkpoint DIR"),

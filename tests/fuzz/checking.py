@@ -22,7 +22,11 @@ UNITS = 512  # roundings of the largest value in a run by which a road that is n
 
 TAKEN: Counter[str] = Counter()  # how many roads were taken
 # steps that NumPy itself refuses, by what it says; any other exception inside a step is a fault of ours
-REFUSED = ("Integers to negative integer powers are not allowed", "is out of range for an axis of")
+REFUSED = (
+    "Integers to negative integer powers are not allowed",
+    "is out of range for an axis of",
+    "is no class: the logits have",
+)
 
 
 class Wrong(AssertionError):  # noqa: N818 - it says what it is

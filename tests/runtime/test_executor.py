@@ -13,6 +13,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends.numpy import NumpyBackend
+from tensorlogic.ir.graph import Node, bodies
 from tensorlogic.passes.for_numpy import has_bfloat16
 
 Build = Callable[[tl.GraphBuilder, Any], Any]
@@ -679,3 +680,57 @@ def test_an_executor_works_after_a_step_failed(backend: str) -> None:
         with pytest.raises(tl.ExecutionError, match="index 5 is out of range"):
             executor.execute(graph, {"x": np.arange(3.0), "i": [0, 5]})
         assert executor.execute(graph, {"x": np.arange(3.0), "i": [2, -1]})["y"].tolist() == [2, 2]
+
+
+def gathered():
+    b = tl.GraphBuilder()
+    return b.build(y=b.gather(b.input("t", (4, 2)), b.input("i", ("n",), "int64")))
+
+
+def gathered_elsewhere():
+    b = tl.GraphBuilder()
+    return b.build(y=b.gather(b.input("t", (4, 2)), b.input("i", ("n",), "int64")))
+
+
+def looped():
+    b = tl.GraphBuilder()
+    t = b.input("t", (4, 2))
+    return b.build(y=b.scan(lambda c, i: (c, b.gather(t, i)), np.float64(0), b.input("i", ("n",), "int64"))[1])
+
+
+def looped_elsewhere():
+    b = tl.GraphBuilder()
+    t = b.input("t", (4, 2))
+    return b.build(y=b.scan(lambda c, i: (c, b.gather(t, i)), np.float64(0), b.input("i", ("n",), "int64"))[1])
+
+
+@pytest.mark.parametrize("first, second", [(gathered, gathered_elsewhere), (looped, looped_elsewhere)])
+@pytest.mark.parametrize("again", [False, True])
+def test_an_error_points_at_the_graph_that_was_given_not_at_an_equal_one_that_ran_before(first, second, again):
+    def places(graph):
+        return {
+            str(at)
+            for node in graph.nodes
+            for n in (node, *(m for g in bodies(node.op) for m in g))
+            for at in n.locations
+        }
+
+    executor, fine = tl.Executor(), {"t": np.ones((4, 2)), "i": np.array([1, 2])}
+    own = second()
+    assert own == first()
+    executor.execute(first(), fine)
+    if again:
+        executor.execute(own, fine)
+    with pytest.raises(tl.ExecutionError, match="index 7 is out of range") as caught:
+        executor.execute(own, {**fine, "i": np.array([1, 7])})
+    assert str(caught.value.diagnostic.location) in places(own) - places(first())
+
+
+def test_an_error_points_at_the_call_where_the_graph_has_no_lines():
+    executor, fine = tl.Executor(), {"t": np.ones((4, 2)), "i": np.array([1, 2])}
+    executor.execute(gathered(), fine)
+    same = gathered()
+    bare = tl.EinsumGraph([Node(node.op, node.args) for node in same.nodes], same.outputs)
+    with pytest.raises(tl.ExecutionError) as caught:
+        executor.execute(bare, {**fine, "i": np.array([1, 7])})
+    assert caught.value.guessed and caught.value.diagnostic.location.file == __file__

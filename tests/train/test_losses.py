@@ -260,7 +260,10 @@ def test_labels_that_are_no_class_are_refused(dtype, classes, declared):
     logs = z - np.log(np.exp(z).sum(1, keepdims=True))
     assert loss([0, 99, 50]) == pytest.approx(-np.mean([logs[0, 0], logs[1, 99], logs[2, 50]]), rel=1e-5)
     for wrong in (100, -1, -100) if dtype[0] != "u" else (100,):
-        with pytest.raises(tl.ExecutionError, match="out of range for an axis of 100"):
+        with pytest.raises(
+            tl.ExecutionError,
+            match=r"label -?[0-9]+ is no class: the logits have 100 classes|out of range for an axis of 100",
+        ):
             loss([0, 1, wrong])
 
 

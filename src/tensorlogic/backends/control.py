@@ -192,7 +192,8 @@ def _last_move(before: Any, after: Any) -> str:
         gap = np.abs(np.asarray(after, float) - np.asarray(before, float))
     at = np.unravel_index(int(np.argmax(np.nan_to_num(gap, nan=-1.0))), np.shape(after)) if np.ndim(after) else ()
     place = f"[{', '.join(map(str, at))}]" if at else "it"
-    return f"; in the last round {place} went from {before[at]:.6g} to {after[at]:.6g}"
+    digits = next((d for d in (6, 9, 12) if f"{before[at]:.{d}g}" != f"{after[at]:.{d}g}"), 17)
+    return f"; in the last round {place} went from {before[at]:.{digits}g} to {after[at]:.{digits}g}"
 
 
 def _named(location: SourceLocation | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from ..errors import InputError, TensorLogicError, nearest
+from ..errors import FormatError, InputError, TensorLogicError, nearest
 from ..events import Hook, watching
 from ..ir.whole_files import writing as writing
 from ..tables import table
@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 Texts = tuple[str, ...]
 NAMES = 24  # characters that the first column of a table has on the narrowest screen, with what is around it
+KINDS = (".npz", ".safetensors")  # files of parameters
 PATIENCE = 1.0  # seconds before progress is shown
 
 
@@ -101,8 +102,14 @@ def words(context: click.Context, parameter: click.Parameter, value: Any) -> Any
 
 FILE = click.Path(path_type=Path)
 graph_argument = click.argument("graph", type=FILE)
-input_help = "An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each."
+input_help = (
+    "An input: a .npy or .json file, FILE.npz:KEY, FILE.safetensors (the tensor of that name) or FILE.safetensors:KEY, "
+    "or JSON such as x=[1,2,3]. Repeat for each."
+)
 input_option = click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help=input_help)
+params_option = click.option(
+    "--params", "params_path", type=FILE, help="A .npz or safetensors file of inputs by name, as train -o writes."
+)
 size_option = click.option("-s", "--size", "sizes", multiple=True, metavar="NAME=N", help="A named size, such as n=64.")
 backend_option = click.option("--backend", default="numpy", help="What runs the graph.")
 level_option = click.option(
@@ -114,7 +121,7 @@ level_option = click.option(
 
 def run_options(command: F) -> F:
     """Add the options that say how a graph is run."""
-    return input_option(size_option(backend_option(level_option(command))))
+    return input_option(params_option(size_option(backend_option(level_option(command)))))
 
 
 def executor_of(backend: str, level: str | None) -> Any:
@@ -163,6 +170,49 @@ def read_values(given: tuple[str, ...]) -> dict[str, Any]:
     return {name: read_value(name, text) for name, text in pairs(given, "--input").items()}
 
 
+def param_inputs(path: Path | None) -> Texts:
+    """Return the arrays of a file of parameters as they would be given with --input.
+
+    >>> param_inputs(None)
+    ()
+    """
+    return () if path is None else tuple(f"{name}={path}:{name}" for name in read_arrays(path))
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Read the arrays of a .npz or safetensors file by name."""
+    from ..ir.files import no_file
+    from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
+
+    if path.suffix not in KINDS:
+        raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")
+    if not path.exists():
+        raise no_file(path)
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+    try:
+        import numpy as np
+
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
+        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+
+
+def _member(path: str, key: str) -> Any:
+    """Return one array of a safetensors file."""
+    arrays = read_arrays(Path(path))
+    if key not in arrays:
+        raise InputError(f"{path} has no tensor {key!r}", *nearest(key, arrays), code="E306")
+    return arrays[key]
+
+
 def read_value(name: str, text: str) -> Any:
     """Read one input: an array file, a key of an archive, or JSON on the command line."""
     import numpy as np
@@ -176,6 +226,9 @@ def read_value(name: str, text: str) -> Any:
                 if key not in archive:
                     raise InputError(f"{path}.npz has no array {key!r}", *nearest(key, archive), code="E306")
                 return archive[key]
+        tensors, ending, key = text.partition(".safetensors")
+        if ending and (not key or key[0] == ":"):
+            return _member(tensors + ending, key[1:] or name)
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
         if text.endswith(".json"):
@@ -196,7 +249,7 @@ def read_value(name: str, text: str) -> Any:
         raise
     except Exception as error:
         # a broken archive or header raises what its reader comes upon: BadZipFile, TokenError, zlib.error
-        hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
+        hint = "give a .npy or .json file, FILE.npz:KEY, FILE.safetensors:KEY, or JSON such as [[1, 2], [3, 4]]"
         message = f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}"
         raise InputError(message, hint, code="E306") from None
 

@@ -84,6 +84,7 @@ def print_arrays(arrays: Mapping[str, Any], axis_names: Mapping[str, AxisNames] 
 def run_command(
     graph: Path,
     inputs: Texts,
+    params_path: Path | None,
     sizes: Texts,
     backend: str,
     level: str | None,
@@ -98,6 +99,7 @@ def run_command(
     Examples:
       tensorlogic run family.tl
       tensorlogic run layer.json -i x=x.npy -i w=weights.npz:w
+      tensorlogic run layer.json -i x=x.npy --params params.safetensors
       tensorlogic run rule.json -i parent='[[0,1],[0,0]]' --json
       tensorlogic run layer.json -i x=x.npy -o out.npz
       tensorlogic run layer.json -i w=w.npy --stream data.parquet --chunk 4096 -o out.parquet
@@ -113,7 +115,7 @@ def run_command(
       2    the command was typed wrongly
       130  a stream was stopped by Ctrl-C or a request to end
     """  # noqa: D301
-    given = StreamOptions(**stream)
+    given, inputs = StreamOptions(**stream), inputs + common.param_inputs(params_path)
     if given != NO_STREAM:
         if sizes or as_csv or programs.is_program(graph):
             raise click.UsageError("--stream is for graph files, without --size and --csv")
@@ -146,7 +148,15 @@ def run_command(
 @common.graph_argument
 @common.run_options
 @common.reported
-def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, as_json: bool) -> None:
+def explain(
+    graph: Path,
+    inputs: Texts,
+    params_path: Path | None,
+    sizes: Texts,
+    backend: str,
+    level: str | None,
+    as_json: bool,
+) -> None:
     """Print the plan of a graph file or a program: its steps, what they cost and the memory they need.
 
     \b
@@ -158,6 +168,7 @@ def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str |
     """  # noqa: D301
     from ..plan.printing import describe
 
+    inputs += common.param_inputs(params_path)
     if programs.is_program(graph):
         plan = programs.load_program(graph, inputs, backend, level).plan()
     else:

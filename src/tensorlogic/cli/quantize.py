@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from ..errors import FormatError, InputError
-from .common import FILE, graph_argument, load_graph, print_json, reported, writing
-from .train import read_arrays
+from .common import FILE, graph_argument, load_graph, print_json, read_arrays, reported, writing
 
 TYPES = ["int8", "uint8", "int4", "int2", "fp8", "e4m3", "e5m2", "ternary", "binary"]
 ACTIVATIONS = ["weight-only", "dynamic", "static"]

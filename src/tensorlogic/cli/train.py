@@ -16,9 +16,7 @@ import click
 from ..errors import FormatError, InputError, expect, expect_known, nearest
 from ..ir.files import no_file
 from ..ir.whole_files import expect_folder, expect_members, write_whole, writing
-from .common import FILE, graph_argument, print_json, reported
-
-KINDS = (".npz", ".safetensors")  # files of parameters
+from .common import FILE, KINDS, graph_argument, print_json, read_arrays, reported
 
 
 @click.command("train")
@@ -194,31 +192,6 @@ def _fixed(kind: Any) -> bool:
     return kind.shape is not None and kind.shape.is_static and kind.dtype in (None, "float16", "float32", "float64")
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of a .npz or safetensors file by name."""
-    from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
-
-    if path.suffix not in KINDS:
-        raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")
-    if not path.exists():
-        raise no_file(path)
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        try:
-            return dict(load_file(path))
-        except (OSError, SafetensorError) as error:
-            raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
-    try:
-        import numpy as np
-
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
-        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
-
-
 def _check_output(path: Path) -> None:
     """Refuse a file that could not be written before anything is learned."""
     if path.suffix not in KINDS:
@@ -236,7 +209,7 @@ def _write(path: Path, params: dict[str, Any]) -> None:
         if path.suffix == ".safetensors":
             from safetensors.numpy import save  # its save_file makes files that only their owner may read
 
-            temporary.write_bytes(save({name: np.ascontiguousarray(value) for name, value in params.items()}))
+            temporary.write_bytes(save({name: np.asarray(value, order="C") for name, value in params.items()}))
         else:
             write_npz(temporary, params)
 

@@ -286,6 +286,8 @@ class GraphBuilder(Layers[Tensor]):
         if not self.intern:
             return EinsumGraph(self._scope.nodes, pairs, self._constants)
         graph = extract(self._scope.nodes, pairs, self._constants)
+        declared = [node.op.label for node in self._scope.nodes if isinstance(node.op, ops.Input)]
+        graph.left_out = frozenset(declared).difference(graph.inputs)
         graph.checked = not check_structure(graph)  # here, where it is made, rather than in each first run of it
         return graph
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..diagnostics import Diagnostic, Severity, value_text
-from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, expect, nearest
+from ..errors import FormatError, GraphError, InputError, ShapeError, TensorLogicError, expect, expect_known, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
 from .sizes import dim
@@ -33,6 +34,18 @@ def check_graph(graph: EinsumGraph) -> EinsumGraph:
 def _failing(graph: EinsumGraph) -> str:
     i = next((i for i, types in enumerate(known_types(graph)) if types is UNTYPED), None)
     return "the graph" if i is None else f"{_called(graph.nodes[i], i)}, $.nodes[{i}]"
+
+
+def expect_inputs(graph: EinsumGraph, names: Iterable[object]) -> None:
+    """Refuse names that are no inputs of a graph; one that was declared and not used is said to be so."""
+    for name in names:
+        if isinstance(name, str) and name in graph.left_out:
+            message, hint = (
+                f"{name!r} was declared, but no output depends on it",
+                f"use it in what is built, or leave {name!r} out",
+            )
+            raise InputError(message, hint, code="E302")
+    expect_known("the graph has no input", names, graph.inputs)
 
 
 def expect_graph(graph: object, what: str = "an EinsumGraph is expected", output: str = "y") -> None:

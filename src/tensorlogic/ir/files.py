@@ -28,7 +28,7 @@ from .ops import Op
 from .text import plain_fields
 from .types import Array
 from .untrusted_text import HALF_OF_A_PAIR, LIMIT, convert, decode_text, strict_json, too_large
-from .whole_files import as_path, write_whole
+from .whole_files import as_path, write_whole, writing
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 STORED = {"BOOL": "bool"} | {  # safetensors' names of dtypes
@@ -165,15 +165,16 @@ def save(graph: EinsumGraph, path: str | Path, known: Container[str] = ()) -> No
     arrays = {digest: array for digest, array in arrays.items() if digest not in known}
     if path.suffix == ".safetensors":
         raise FormatError(f"{path.name} would hold the constants", f"save the graph as {path.stem}.json", code="E230")
-    try:
+    if not path.absolute().parent.is_dir():
+        hint = f"make it first: mkdir -p {path.parent}"
+        raise FormatError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}", hint, code="E228")
+    with writing(path):
         if arrays:  # first, so that the JSON never names arrays that are not there yet
             from safetensors.numpy import save as to_bytes
 
             # not its save_file, which makes files that only their owner may read
             write_whole(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E228") from None
 
 
 def _beside(path: Path) -> Path:
@@ -198,12 +199,21 @@ def load(path: str | Path, *, limit: int = LIMIT, known: Mapping[str, Array] | N
             return parse_graph(text, file=str(path), limit=limit)
     except TensorLogicError as error:
         if error.diagnostic.code == "E231":  # no text at all, such as an array
-            error = error.renamed(f"{str(path)!r} is not a graph file: {error.diagnostic.message}")
+            error = error.renamed(f"{str(path)!r} is not a graph file: {_other_file(path) or error.diagnostic.message}")
         raise error.at(SourceLocation(file=str(path))) from None
     hint = "a graph file is JSON, or text that starts with 'graph {'; the name of a program ends in .tl, or in .pl for Prolog and Datalog"
     if path.suffix.lower() in (".tl", ".pl", ".nl"):
         hint = f"it is a program; make its graph a file: tensorlogic graph {path} -f json -o {path.stem}.json"
     raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))
+
+
+def _other_file(path: Path) -> str:
+    """Say what a file is that is no text, where its first bytes tell."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start == b"\x93NUMPY":
+        return "it is a NumPy array, which is given as an input"
+    return "it is a zip archive, such as an .npz of NumPy arrays" if start[:4] == b"PK\x03\x04" else ""
 
 
 def _read(path: Path, limit: int) -> bytes:

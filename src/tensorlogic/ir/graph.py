@@ -87,6 +87,7 @@ class EinsumGraph:
 
     # no __slots__: the derived facts below are cached on first use
     checked = False  # whether its structure was looked at, and nothing was wrong
+    left_out: frozenset[str] = frozenset()  # inputs that its builder declared and no output depends on
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class EinsumGraph:
     def _labelled(self, axis_names: Mapping[str, AxisNames], scores: Iterable[str]) -> EinsumGraph:
         """Return the same graph with other labels, and with what is known of it."""
         graph = EinsumGraph(self.nodes, self.outputs, self.constants, axis_names, scores)
-        graph.checked = self.checked
+        graph.checked, graph.left_out = self.checked, self.left_out
         if "inference" in self.__dict__:
             graph.inference = self.inference
         return graph

@@ -46,6 +46,7 @@ class Layers(Losses[T], Convolutions[T], Random[T], Generic[T]):
 
     def softmax(self, x: Any, axis: Axes = -1) -> T:
         """exp(x) scaled to sum to 1 along an axis, shifted so that nothing overflows."""
+        self._expect_axes("softmax", x, axis)
         e = self.exp(self.subtract(x, self.max(x, axis, keepdims=True)))
         return self.divide(e, self.sum(e, axis, keepdims=True))
 
@@ -56,12 +57,14 @@ class Layers(Losses[T], Convolutions[T], Random[T], Generic[T]):
 
     def layer_norm(self, x: Any, scale: Any = None, bias: Any = None, *, axis: Axes = -1, eps: float = 1e-5) -> T:
         """Shift and scale to mean 0 and variance 1 along an axis, then by learned scale and bias."""
+        self._expect_axes("layer_norm", x, axis)
         away = self.subtract(x, self.mean(x, axis, keepdims=True))
         var = self.mean(self.square(away), axis, keepdims=True)
         return self._affine(self.divide(away, self.sqrt(self.add(var, eps))), scale, bias)
 
     def rms_norm(self, x: Any, scale: Any = None, *, axis: Axes = -1, eps: float = 1e-5) -> T:
         """Scale to mean square 1 along an axis."""
+        self._expect_axes("rms_norm", x, axis)
         power = self.mean(self.square(x), axis, keepdims=True)
         return self._affine(self.divide(x, self.sqrt(self.add(power, eps))), scale, None)
 

@@ -19,8 +19,16 @@ T = TypeVar("T")
 class Losses(TensorMethods[T], Generic[T]):
     """Means of squared, absolute and other errors, cross entropies, margins and divergences."""
 
+    def _expect_axes(self, name: str, x: Any, axis: Axes) -> None:
+        """Refuse axes that an operand lacks in the name of the operation that was called, not of those that it is made of."""
+        shape = self.shape_of(x) if hasattr(x, "shape") else None
+        if shape is not None and axis is not None:
+            for each in axis if isinstance(axis, tuple | list) else (axis,):
+                normal_axis(each, len(shape), name)
+
     def logsumexp(self, x: Any, axis: Axes = -1, *, keepdims: bool = False) -> T:
         """log(sum(exp(x))) along an axis, shifted so that nothing overflows; -inf where all are."""
+        self._expect_axes("logsumexp", x, axis)
         top = self.max(x, axis, keepdims=True)
         shift = self.where(self.isfinite(top), top, 0.0)
         total = self.log(self.sum(self.exp(self.subtract(x, shift)), axis, keepdims=True))
@@ -29,6 +37,7 @@ class Losses(TensorMethods[T], Generic[T]):
 
     def log_softmax(self, x: Any, axis: Axes = -1) -> T:
         """The logarithm of softmax."""
+        self._expect_axes("log_softmax", x, axis)
         return self.subtract(x, self.logsumexp(x, axis, keepdims=True))
 
     def weighted_mean(self, values: Any, weights: Any = None) -> T:

@@ -163,6 +163,27 @@ class Tensor(TensorOperators["Tensor"]):
         hint = "index it, x[0], or use b.scan(body, init, xs=x)"
         raise GraphError("a tensor in a graph cannot be iterated over while it is being built", hint, code="E106")
 
+    def __len__(self) -> NoReturn:
+        hint = "x.shape[0] is the size of its first axis, a number or a name"
+        raise GraphError("a tensor in a graph has no length while it is being built", hint, code="E106")
+
+    def __float__(self) -> NoReturn:
+        hint = "execute the graph first: float(executor.execute(graph, inputs)['y'])"
+        raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
+
+    __int__ = __float__
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        hint = "make another: b.where(condition, value, x), or b.concat of its parts"
+        raise GraphError("a tensor in a graph does not change", hint, code="E106")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how a method of NumPy's arrays is written; only asked for what a tensor does not have."""
+        if name.startswith("_") or name in Tensor.__slots__:
+            raise AttributeError(name)
+        ours = "x @ y" if name == "dot" else f"b.{name}(x)" if hasattr(type(self.builder), name) else ""
+        raise AttributeError(f"a tensor in a graph has no {name!r}{ours and '; write '}{ours}", name=name, obj=self)
+
 
 class GraphDraft:
     """The nodes of one graph being built: the whole program's, or a body's."""

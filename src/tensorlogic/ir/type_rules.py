@@ -252,9 +252,22 @@ def _body(body: EinsumGraph, given: Types, what: str, scope: Scope) -> list[Tens
     return [found.types[i][0] for _, i in body.outputs]
 
 
-def _same_type(a: TensorType, b: TensorType, what: str, scope: Scope) -> TensorType:
+PLAIN = ("bool", "int64", "float64")  # dtypes of numbers of Python, as what a loop begins with
+
+
+def _same_carry(n: int, first: TensorType, then: TensorType, scope: Scope, scanned: Types = ()) -> TensorType:
+    """Return the type of a carry, which its first value and what the body makes of it have; a hint goes by what is scanned."""
+    what = f"carry {n} and what the body makes of it"
+    if first.shape == () and first.dtype in PLAIN and then.dtype is not None and then.dtype != first.dtype:
+        dtypes = {t.dtype for t in scanned}
+        better = dtypes.pop() if len(dtypes) == 1 else then.dtype
+        return _same_type(first, then, what, scope, f"start from np.{better}(0), or another number of that dtype")
+    return _same_type(first, then, what, scope)
+
+
+def _same_type(a: TensorType, b: TensorType, what: str, scope: Scope, hint: str = "") -> TensorType:
     if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
-        hint = f"cast one of them, such as b.cast(x, {a.dtype!r})"
+        hint = hint or f"cast one of them, such as b.cast(x, {a.dtype!r})"
         raise DTypeError(f"{what} must have equal dtypes, got {a.dtype} and {b.dtype}", hint, code="E122")
     return TensorType(equal_shapes(a.shape, b.shape, what, scope), a.dtype or b.dtype)
 
@@ -268,7 +281,7 @@ def _fixpoint(op: Fixpoint, args: Types, scope: Scope) -> Results:
         raise GraphError(f"a fixpoint of {op.carries} carries has {len(args)} operands", code="E105")
     new = _body(op.body, args, "the fixpoint's body", scope)
     pairs = enumerate(zip(args[: op.carries], new, strict=True))
-    return tuple(_same_type(a, b, f"carry {n} and what the body makes of it", scope) for n, (a, b) in pairs)
+    return tuple(_same_carry(n, a, b, scope) for n, (a, b) in pairs)
 
 
 def _scan(op: Scan, args: Types, scope: Scope) -> Results:
@@ -292,7 +305,7 @@ def _scan(op: Scan, args: Types, scope: Scope) -> Results:
         raise GraphError("a scan over no operand needs length=", code="E133")
     new = _body(op.body, [*carries, *slices, *args[op.carries + op.scanned :]], "the scan's body", scope)
     pairs = enumerate(zip(carries, new[: op.carries], strict=True))
-    last = [_same_type(a, b, f"carry {n} and what the body makes of it", scope) for n, (a, b) in pairs]
+    last = [_same_carry(n, a, b, scope, slices) for n, (a, b) in pairs]
     stacked = [
         TensorType(None if t.shape is None or length is None else TensorShape([length, *t.shape]), t.dtype)
         for t in new[op.carries :]

@@ -394,9 +394,20 @@ def index_error(name: str, index: int, place: Sequence[int], size: int) -> Index
     """Return the error of an index that an axis of some size does not have, and of the place where it stands.
 
     >>> index_error("gather", 3, [1], 3), index_error("gather", BELOW_LABELS - 1, [1], 3)
-    (IndexError('gather: index 3 is out of range for an axis of 3 elements, at [1]'), IndexError('gather: label -1 is out of range for an axis of 3 elements, at [1]'))
+    (IndexError('gather: index 3 is out of range for an axis of 3 elements, at [1]'), IndexError('gather: label -1 is no class: the logits have 3 classes (0 to 2), at [1]'))
     """
-    label = index < BELOW_LABELS // 2
-    what = f"label {index - BELOW_LABELS}" if label else f"index {index}"
     at = f", at {[int(n) for n in place]}" if len(place) else ""
-    return IndexError(f"{name}: {what} is out of range for an axis of {size} elements{at}")
+    if index < BELOW_LABELS // 2:
+        return IndexError(f"{name}: {no_class(index - BELOW_LABELS, size)}{at}")
+    return IndexError(f"{name}: index {index} is out of range for an axis of {size} elements{at}")
+
+
+def no_class(label: int, classes: int) -> str:
+    """Say that a label is no class.
+
+    >>> no_class(7, 2)
+    'label 7 is no class: the logits have 2 classes (0 to 1)'
+    """
+    return f"label {label} is no class: the logits have " + (
+        "one class, 0" if classes == 1 else f"{classes} classes (0 to {classes - 1})"
+    )

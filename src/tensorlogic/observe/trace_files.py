@@ -107,6 +107,9 @@ def load(path: str | Path) -> Trace:
             raise FormatError("it holds nothing")
         return trace
     except FormatError as error:
+        if b"<svg" in data[:1000]:
+            hint = "load the trace it was drawn from; save a trace as .json to read it back"
+            raise FormatError(f"{str(path)!r} is a picture (SVG), which is not read back", hint, code="E252") from None
         message = error.diagnostic.message
         if damage:
             text = f"{str(path)!r} is not whole, {damage}; what could be unpacked cannot be read: {message}"

@@ -172,6 +172,9 @@ def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
         raise GraphError("wrt= names no input", *nearest("", graph.inputs), code="E812")
     for name in names:
         if not isinstance(name, str) or name not in graph.inputs:
+            if isinstance(name, str) and name in graph.left_out:
+                hint = f"use it in what is built, or leave {name!r} out of wrt="
+                raise GraphError(f"{name!r} was declared, but no output depends on it", hint, code="E302")
             hints = nearest(name, graph.inputs)
             raise GraphError(f"the graph has no input {value_text(name)} to differentiate for", *hints, code="E302")
         kind = graph.type_of(graph.inputs[name])

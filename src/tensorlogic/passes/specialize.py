@@ -17,7 +17,7 @@ from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bo
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
 from ..ir.type_rules import Inference, infer_graph, node_types
-from ..ir.types import Equality, Results, Scope, TensorShape, TensorType, dtype_name, plain_array
+from ..ir.types import FLOATS, INTEGERS, Equality, Results, Scope, TensorShape, TensorType, dtype_name, plain_array
 
 
 def specialize(
@@ -104,7 +104,12 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
             ).at(graph.nodes[node].location)
         if op.dtype is not None and given.dtype != op.dtype:
             found_type = TypeMismatchDiagnostic.create(op.dtype, str(given.dtype), f"input {name!r}")
-            raise DTypeError.of(replace(found_type, message=f"input {name!r} must be {op.dtype}, got {given.dtype}"))
+            hints = found_type.suggestions
+            deeper = op.shape is not None and given.shape is not None and len(given.shape) == len(op.shape) + 1
+            if deeper and op.dtype in INTEGERS and given.dtype in FLOATS:
+                hints = (f"if its rows are one-hot, give the numbers of the classes: {name}.argmax(-1)",)
+            message = f"input {name!r} must be {op.dtype}, got {given.dtype}"
+            raise DTypeError.of(replace(found_type, message=message, suggestions=hints))
         if op.shape is None:
             continue
         shape = given.shape or TensorShape()

@@ -322,4 +322,4 @@ def _blamed(program: Program, function: Function, error: Exception) -> Exception
         return placed(error, step) if step else error
     if step is None or found is None:
         return error
-    return failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)
+    return failed(program.plan.graph, step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import GraphError, expect
+from ..errors import GraphError, TensorLogicError, expect
 from ..events import ExecutionPhase, Hook, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -131,7 +131,7 @@ class Executor:
         """
         context, programs, around = self.context, self.programs, running.contexts
         entered = context.entered or entered_contexts.get()
-        plain = sizes is None and budget is None and not donate
+        plain, program = sizes is None and budget is None and not donate, None
         contexts = contexts_to_join(context) if entered else None
         if contexts is not None and (len(contexts) > 1 or contexts[0].labels or programs.policy == "adaptive"):
             execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
@@ -151,7 +151,8 @@ class Executor:
                 ready = ready if ready.program.peak_bytes <= room else None
             if ready is not None and (again := same_again(ready, graph, inputs)) is not None:
                 programs.quick_calls = next(programs.quick)
-                return run_program(context, ready.program, again, out, hooks, active)
+                program = ready.program
+                return run_program(context, program, again, out, hooks, active)
             names, values = self.arrays(graph, {} if inputs is None else inputs)
             own = checked_donations(graph, donate) if donate else ()
             known = None if sizes is None else checked_sizes(graph, sizes)
@@ -165,6 +166,11 @@ class Executor:
                 from ..lang.context import blamed_score
 
                 raise blamed_score(error, graph, inputs) from error.__cause__
+            if isinstance(error, TensorLogicError) and program is not None:
+                from .locations import point_at
+
+                key = programs.store.key_of(program)
+                point_at(graph, error, made_for=graph if key is None else key[0])
             raise
         finally:
             if contexts is not None:

@@ -5,6 +5,7 @@ The straight-line function of a plan does the same without stopping. Replay, bre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ from typing import Any, NoReturn
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
 from ..events import active_contexts, entered
-from ..ir.ops import Collective
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.types import BELOW_LABELS, no_class
 from ..plan.build import Step
 from ..plan.printing import describe
 from ..store import of_one_process
@@ -110,7 +113,9 @@ class Frame:
         except TensorLogicError as error:
             raise placed(error, entries[n].step) from error.__cause__
         except Exception as error:
-            raise failed(entries[n].step, [slots[i] for i in entries[n].step.reads], error) from error
+            raise failed(
+                self.program.plan.graph, entries[n].step, [slots[i] for i in entries[n].step.reads], error
+            ) from error
         finally:
             self.at = n
         return () if shown is None else (value,) if len(shown.writes) == 1 else tuple(value)
@@ -237,18 +242,31 @@ def stop_run(active: Sequence[Any], entries: Sequence[Entry], at: int) -> None:
 
 def placed(error: TensorLogicError, step: Step) -> TensorLogicError:
     """Return an error that points at the line of a step; where ranks meet in the step, it names the step too."""
-    if isinstance(step.op, Collective):
+    if isinstance(step.op, ops.Collective):
         error.diagnostic = error.diagnostic.with_context(f"In step %{step.node}: {describe(step.op)}")
     return error.at(step.location)
 
 
-def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:
+def failed(graph: EinsumGraph, step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:
     """Return the error that names the step that failed, and its operands."""
     operands = [f"{getattr(v, 'dtype', type(v).__name__)} {getattr(v, 'shape', '')}".strip() for v in values]
     reason = str(error) or type(error).__name__
     if isinstance(error, OverflowError):  # NumPy does not say of which number
         large = [v for v in values if isinstance(v, int) and not -(2**63) <= v < 2**63]
         reason = f"the integer {large[0]} is too large" if large else reason
+    if isinstance(error, IndexError) and isinstance(step.op, ops.Gather) and _reads_labels(graph, step.node):
+        reason = re.sub(
+            r"index (-?\d+) is out of range for an axis of (\d+) elements",
+            lambda m: no_class(int(m[1]), int(m[2])),
+            reason,
+        )
     found = NodeExecutionDiagnostic.create(step.node, describe(step.op), reason, operands)
     kind = OutOfMemoryError if isinstance(error, MemoryError) else ExecutionError
     return kind.of(found if step.location is None else found.with_location(step.location))
+
+
+def _reads_labels(graph: EinsumGraph, gather: int) -> bool:
+    """Tell whether a gather reads the labels of a cross entropy, which has those below 0 refused."""
+    marked = ops.Literal.of(BELOW_LABELS)
+    read = [graph.nodes[a] for places in graph.nodes[gather].args[1:] for a in graph.nodes[places].args]
+    return any(graph.nodes[a].op == marked for node in read for a in node.args)

@@ -11,7 +11,7 @@ import numpy as np
 from ..backends.base import Backend
 from ..diagnostics import value_text
 from ..errors import BackendError, InputError, TensorLogicError, expect, expect_known, nearest
-from ..ir.check import expect_graph
+from ..ir.check import expect_graph, expect_inputs
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
 from ..passes.specialize import checked_sizes, input_types
@@ -31,7 +31,7 @@ def check_call(graph: object, inputs: object) -> None:
 
 def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
     """Refuse inputs that the graph lacks and, where they are required, a call without one that it has."""
-    expect_known("the graph has no input", inputs, graph.inputs)
+    expect_inputs(graph, inputs)
     for name, node in graph.inputs.items():
         if required and name not in inputs:
             hint, declared = f"give all of: {', '.join(map(repr, graph.inputs))}", graph.type_of(node)

@@ -41,6 +41,7 @@ class Needed(NamedTuple):
     names: Sequence[str]
     others: Collection[str] | None = ()
     given: Collection[str] = ()  # what is known without data
+    learnable: Collection[str] = ()  # inputs that a forgotten parameter could be: floats of a fixed shape
 
     def of(self, arrays: Arrays) -> Arrays:
         """Return the arrays that are wanted; one that is missing, or unknown, is refused."""
@@ -53,7 +54,9 @@ class Needed(NamedTuple):
                 raise InputError(f"the loss graph has no input {name!r} for data", *hints, code="E868")
         for name in self.names:
             if name not in arrays:
-                hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                learned = f"give its first value: params={{..., {name!r}: ...}}, or give it in data= or fixed="
+                data = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                hint = learned if name in self.learnable else data
                 raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
         return {name: arrays[name] for name in self.names}
 
@@ -68,14 +71,12 @@ class ArrayBatches:
 
     replayable = True
 
-    def __init__(
-        self, arrays: Arrays, size: int, seed: int | None, *, drop_last: bool = False, short: bool = False
-    ) -> None:
+    def __init__(self, arrays: Arrays, size: int, seed: int | None, *, drop_last: bool = False) -> None:
         self.arrays = {name: _array(name, value) for name, value in arrays.items()}
         self.rows = _rows(self.arrays)
-        size = min(size, self.rows) if short else size
+        size = size if drop_last else min(size, self.rows)
         if size > self.rows:
-            hint = f"use batch_size={self.rows} or less"
+            hint = f"use batch_size={self.rows} or less, or keep the short batch: drop_last=False"
             raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
         self.size, self.seed, self.drop_last = size, seed, drop_last
         self._kept: dict[int, dict[str, Any]] = {}  # arrays that shuffled rows are copied into, by how many rows
@@ -188,13 +189,9 @@ def batches_of(
     seed: int | None,
     *,
     drop_last: bool = False,
-    short: bool = False,
     ahead: int = 0,
 ) -> ArrayBatches | GivenBatches:
-    """Return batches of arrays by name, of a data frame or Arrow table, of a .npz or Parquet file, or of an iterable of batches.
-
-    Where ``short`` is true, fewer examples than one batch will do.
-    """
+    """Return batches of arrays by name, of a data frame or Arrow table, of a .npz or Parquet file, or of an iterable of batches."""
     if isinstance(data, str | Path):
         with _opened(Path(data)) as file:
             data = _taken_from(file, wanted.names, str(data))
@@ -202,7 +199,7 @@ def batches_of(
         table = arrow_module("pyarrow", "to read a data frame").table(data)
         data = _taken_from(_Columns(table, table.column_names), wanted.names, "the data frame")
     if isinstance(data, Mapping):
-        return ArrayBatches(wanted.of(data), size, seed, drop_last=drop_last, short=short)
+        return ArrayBatches(wanted.of(data), size, seed, drop_last=drop_last)
     several = isinstance(data, list | tuple) and data and not isinstance(data[0], Mapping)
     if (isinstance(data, Iterable) or callable(data)) and not several and not hasattr(data, "__array__"):
         return GivenBatches(data, wanted, ahead)

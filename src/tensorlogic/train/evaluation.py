@@ -36,7 +36,7 @@ def measured(trainer: Trainer, data: Data, fixed: Mapping[str, Any] | None) -> M
     loss = _loss(trainer)
     given = _inputs(trainer, fixed)
     graph = narrowed(loss, figures_of(loss))
-    batches = batches_of(data, wanted_data(loss, given), max(ROWS, trainer.config.batch_size), None, short=True)
+    batches = batches_of(data, wanted_data(loss, given), max(ROWS, trainer.config.batch_size), None)
     if isinstance(batches, ArrayBatches):
         rows = {name: array[: batches.size] for name, array in batches.arrays.items()}
         inputs = {name: value for name, value in {**given, **rows}.items() if name in graph.inputs}
@@ -69,7 +69,7 @@ def predict(trainer: Trainer, data: Data, output: str, fixed: Mapping[str, Any] 
     given = {name: v for name, v in _inputs(trainer, fixed).items() if name in needed.inputs}
     wanted = Needed([name for name in needed.inputs if name not in given], None)
     parts = []
-    for batch in batches_of(data, wanted, max(ROWS, trainer.config.batch_size), None, short=True).epoch(0):
+    for batch in batches_of(data, wanted, max(ROWS, trainer.config.batch_size), None).epoch(0):
         parts.append(trainer.executor.execute(needed, {**given, **batch.arrays})[output])
     if not parts:
         raise InputError("there are no batches to predict for", "give at least one", code="E855")
@@ -139,7 +139,7 @@ def note_batch(trainer: Trainer, error: BaseException, arrays: Mapping[str, Any]
         if array.dtype.kind in "iu" and array.size
     ]
     where = f"in {next_place(trainer)}"
-    error.add_note(": ".join([where, ", ".join(ranges)] if ranges else [where]))
+    error.diagnostic = error.diagnostic.with_context(": ".join([where, ", ".join(ranges)] if ranges else [where]))
 
 
 def next_place(trainer: Trainer) -> str:

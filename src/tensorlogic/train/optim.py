@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..errors import InputError, expect
+from ..errors import InputError, closest, expect
 from .schedules import SCHEDULES as SCHEDULES
 from .schedules import Plateau, Rate, Schedule, check_number, check_rate, made_from, rate_to_json
 from .schedules import constant as constant
@@ -277,3 +277,9 @@ def from_json(found: Mapping[str, Any]) -> Optimizer:
     """Return the optimizer that plain values stand for."""
     expect(found, Mapping, "an optimizer is written as a mapping", "write to_json(optimizer)")
     return made_from(OPTIMIZERS, found, "optimizer", "rate")
+
+
+def __getattr__(name: str) -> object:
+    """Name the nearest optimizer or schedule, where there is no such one."""
+    near = None if name.startswith("_") else closest(name, [*OPTIMIZERS, *SCHEDULES, "custom"])
+    raise AttributeError(f"tensorlogic.optim has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))

@@ -41,6 +41,17 @@ def own_arrays(graph: EinsumGraph, params: Mapping[str, Any] | None) -> dict[str
     return found
 
 
+def are_swapped(graph: EinsumGraph, params: object, data: object) -> bool:
+    """Tell whether params= and data= look swapped: what should be learned has rows of any number, and what should be rows has not."""
+    if not isinstance(params, Mapping) or not isinstance(data, Mapping) or not {*params, *data} <= graph.inputs.keys():
+        return False
+    fixed = {
+        name: (shape := graph.type_of(graph.inputs[name]).shape) is not None and shape.is_static
+        for name in (*params, *data)
+    }
+    return all(fixed[name] for name in data) and not any(fixed[name] for name in params)
+
+
 def starting_values(step: TrainingStep, params: Mapping[str, Array], states: Mapping[str, Any]) -> dict[str, Array]:
     """Return all that the first step is handed: parameters, running values of the graph, and what the optimizer keeps."""
     missing = [n for n in step.carried if n not in params and not n.startswith(OWN) and n not in states]

@@ -19,6 +19,7 @@ from ..ir.random import STEP, TRAINING
 from ..ir.tensor import Tensor
 from ..ir.types import FLOATS, TensorType
 from ..passes.grad import value_and_grad
+from ..passes.grad_tape import may_be_float
 from .data import Needed
 from .optim import Optimizer, with_decay
 
@@ -181,7 +182,9 @@ def wanted_data(loss: EinsumGraph, known: Collection[str]) -> Needed:
     kept = {*figures_of(loss), *states_of(loss)}
     needed = {*reachable(loss.nodes, [i for name, i in loss.outputs if name in kept])}
     free = [name for name in loss.inputs if name not in known and name not in (TRAINING, STEP)]
-    return Needed([name for name in free if loss.inputs[name] in needed], free, known)
+    types = {name: loss.type_of(loss.inputs[name]) for name in free}
+    fixed = [n for n, t in types.items() if t.shape is not None and t.shape.is_static and may_be_float(t)]
+    return Needed([name for name in free if loss.inputs[name] in needed], free, known, fixed)
 
 
 def _gradients(

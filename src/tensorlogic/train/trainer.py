@@ -32,7 +32,7 @@ from .interrupts import Interrupts
 from .optim import Optimizer
 from .schedules import Plateau, Schedule
 from .snapshots import Snapshot, before_spoiled, check_same_data, rewind, spoiled, warn_where_done
-from .starting_values import own_array, own_arrays, starting_values
+from .starting_values import are_swapped, own_array, own_arrays, starting_values
 from .step import AVERAGE, OWN, TrainingStep, training_step, wanted_data
 
 
@@ -164,9 +164,16 @@ class Trainer:
             if (known := loss or self.loss) is not None and name not in getattr(known, "inputs", (name,)):
                 raise InputError(f"the loss graph has no input {name!r}", *nearest(name, known.inputs), code="E302")
         graph = self._graph(loss)
-        if not self.values:
-            self._begin(graph, params, states or {})
-        batches = self.batches(data, self.config.seed if self.config.shuffle else None)
+        try:
+            if not self.values:
+                self._begin(graph, params, states or {})
+            batches = self.batches(data, self.config.seed if self.config.shuffle else None)
+        except InputError as error:
+            if are_swapped(graph, params, data):
+                error.diagnostic = error.diagnostic.with_suggestion(
+                    "the parameters come first: fit(graph, params, data)"
+                )
+            raise
         check_same_data(self, batches)
         on = None if validation is None else measured(self, validation, self._fixed)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
@@ -224,7 +231,7 @@ class Trainer:
         """Take the parameters over, and make what the optimizer starts from."""
         given = own_arrays(graph, params)
         if self.config.folder is not None:
-            CheckpointManager(self.config.folder).refuse_used()
+            CheckpointManager(self.config.folder).refuse_used("a training")
         self.names = tuple(given)
         step = self.planned(graph, {name: TensorType.of(array) for name, array in given.items()})
         self.values = starting_values(step, given, states)

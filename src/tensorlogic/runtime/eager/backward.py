@@ -92,7 +92,9 @@ def backward(
 
 def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> None:
     if root.value.dtype.kind != "f":
-        hints = "use soft versions: tl.eager.sigmoid(10 * x) for x > 0", "or cast it: x.astype('float32')"
+        hints = ("use soft versions: tl.eager.sigmoid(10 * x) for x > 0", "or cast it: x.astype('float32')")
+        if root.value.dtype.kind in "iu":
+            hints = ("begin with floats: tl.Variable([1.0, 2.0])", hints[1])
         raise DTypeError(f"a variable of {root.value.dtype} has no gradient: only floats do", *hints, code="E904")
     if not root.needs:
         why = f"; the gradient ended at {root.lost}" if root.lost else ""

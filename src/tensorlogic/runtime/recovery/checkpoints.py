@@ -31,6 +31,11 @@ FORMAT, VERSION = "tensorlogic-checkpoint", 1
 NAME = re.compile(r"checkpoint-(\d{8,})")
 LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
 ARRAYS, MANIFEST = "values.safetensors", "manifest.json"
+RUNS = {
+    "config": "a training",
+    "chunks": "a stream",
+    "left": "a run with recovery",
+}  # kinds of runs, by a fact of their checkpoints
 PIECE = 1 << 22  # bytes written at a time
 EARLY = 64 << 20  # bytes after which the disk begins to take what is written, while the rest is
 PAGE = 4096  # bytes summed up at a time
@@ -210,11 +215,22 @@ class CheckpointManager:
             beside.close()
             os.close(handle)
 
-    def refuse_used(self) -> None:
-        """Refuse a folder that has checkpoints, for a run that begins anew: it would write over those of another run."""
+    def refuse_used(self, kind: str) -> None:
+        """Refuse a folder that has checkpoints, for a run of some kind that begins anew: it would write over those of another run."""
         if self.folder.is_dir() and self.numbers():
+            if (found := self._kind(max(self.numbers()))) not in (None, kind):
+                message = f"{str(self.folder)!r} has checkpoints of another kind of run: {found}"
+                raise CheckpointError(message, "give another folder", code="E546")
             hint = "resume that run (resume=True, Trainer.resume, or --resume), or give another folder"
             raise CheckpointError(f"{str(self.folder)!r} has checkpoints of a run already", hint, code="E546")
+
+    def _kind(self, number: int) -> str | None:
+        """Return what kind of run a checkpoint is of; None where it is damaged, or of none of ours."""
+        try:
+            facts = _read_manifest(self.path(number) / MANIFEST).facts
+        except (CheckpointError, OSError, ValueError, OverflowError, msgspec.MsgspecError):
+            return None
+        return next((kind for fact, kind in RUNS.items() if fact in facts), None)
 
     def prune(self) -> list[int]:
         """Delete all but the newest ``keep``; return the numbers that are gone."""

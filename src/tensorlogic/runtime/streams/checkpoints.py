@@ -62,7 +62,7 @@ class Checkpoints:
         manager = self.manager
         manager.lock()
         if not self.resume:
-            manager.refuse_used()
+            manager.refuse_used("a stream")
         found = manager.latest() if self.resume else None
         if found is None:
             return
