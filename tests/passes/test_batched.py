@@ -437,3 +437,12 @@ def test_an_input_of_unknown_rank() -> None:
 def test_what_is_no_graph() -> None:
     with pytest.raises(tl.InputError):
         batched("x", "x")  # type: ignore[arg-type]
+
+
+def test_items_choose_between_bodies_that_end_on_different_devices() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (), "float32")
+    graph = b.build(y=b.cond(x > 0, lambda: x, lambda: b.apply(tl.ir.ops.Transfer("cpu:1"), -x)))
+    many = tl.batched(graph, over=["x"])
+    values = np.array([-1.5, 2.0, 0.25, -3.0], np.float32)
+    assert tl.Executor().execute(many, {"x": values})["y"].tolist() == [1.5, 2.0, 0.25, 3.0]

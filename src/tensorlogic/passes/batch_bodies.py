@@ -15,7 +15,7 @@ from ..ir.ops import Op
 from ..ir.type_rules import infer_graph
 from ..ir.types import FLOATS, Results, TensorShape, TensorType
 from .batch_rules import Batcher, Operand, item_shape, rule_of
-from .grad_tape import Tape, Value, may_be_float, unused
+from .grad_tape import Tape, Value, may_be_float, on_device, unused
 
 LoopRule = Callable[[Batcher, Any, Sequence[Operand], Results], list[Operand]]
 ZERO_SIGNS = frozenset({"divide", "reciprocal", "arctan2", "power", "floor_divide", "remainder"})  # tell -0.0 from 0.0
@@ -158,7 +158,8 @@ def _own_ways(
     chosen = []
     for x, y in zip(*sides, strict=True):
         rank = len(x.shape)
-        chosen.append(t.where(mixed.ranked(asked, rank), mixed.lead(x), mixed.lead(y)))
+        own, other = (on_device(t, mixed.lead(v), asked.value) for v in (x, y))  # a body may end on another
+        chosen.append(t.where(mixed.ranked(asked, rank), own, other))
     apart = t.finish(_named(op.then, chosen))
 
     rest = [x.value for x in args[1:]]
