@@ -598,6 +598,7 @@ TABLE = np.arange(1000.0).reshape(10, 100)
         (lambda: tl.GraphBuilder().fixpoint(lambda c: c, np.ones(2), limit=2**63), "a fixpoint's limit must fit 64 bits"),
         (lambda: tl.GraphBuilder().input("x", (3,))[2**63], "an index must fit 64 bits"),
         (lambda: EX.execute(LAYER, {10**5000: 1}), "about 1e5000"),
+        (lambda: tl.GraphBuilder().input("x", b"n,3"), "must be a sequence, got b'n,3'"),
         (lambda: tl.GraphBuilder().input("x", "n×3"), "must be a sequence, got 'n×3'"),
         (lambda: tl.EinsumGraph.from_text('graph {\n x: any = input()\n y: any = sum(x, axes="\\ud800")\n return y=y\n}'), "half a surrogate pair"),
         (lambda: tl.BottleneckAnalyzer(least=None), "least= is a percentage between 0 and 100, got None"),

@@ -22,6 +22,14 @@ def test_a_set_is_no_domain(given):
     tl.CompilerContext({"P": dict.fromkeys("ab").keys()})  # a dictionary's keys have an order
 
 
+def test_a_mapping_is_no_domain():
+    places = {"alice": 2, "bob": 0, "carol": 1}
+    with pytest.raises(GraphError, match="domain 'Person' is a mapping, of which only the keys are names") as caught:
+        tl.CompilerContext(domains={"Person": places})
+    assert "list(person)" in str(caught.value)
+    assert tl.CompilerContext(domains={"Person": places.keys()}).index("Person", "alice") == 0
+
+
 def test_a_domain_may_be_an_array_of_names():
     context = tl.CompilerContext({"P": np.array(["ann", "bob"]), "N": np.array(4)})
     assert context.names("P") == ("ann", "bob")

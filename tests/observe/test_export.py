@@ -190,3 +190,9 @@ def test_half_a_character_is_a_clear_error():
         to_chrome(t)
     with pytest.raises(tl.FormatError, match="holds half a character"):
         tl.RecordedExecutionTrace([tl.RecordedTraceEntry(0, "\ud800 half")]).to_json()
+
+
+def test_durations_that_add_up_to_more_than_a_float_holds_are_no_json():
+    trace = tl.RecordedExecutionTrace([tl.RecordedTraceEntry(n, "a", duration_us=1e308) for n in range(2)])
+    with pytest.raises(tl.FormatError, match="the durations add up to inf, which JSON cannot hold"):
+        trace.to_json()

@@ -311,3 +311,14 @@ def test_an_executor_of_ones_own_says_what_it_lacks_by_an_error() -> None:
     skipped = [r for r in report.results if r.outcome == "skipped"]
     assert [r.name for r in skipped] == ["view/slice/float16"]
     assert "no halves here" in skipped[0].reason
+
+
+def test_capabilities_of_another_kind_are_named() -> None:
+    class Told:
+        execute = staticmethod(tl.Executor().execute)
+
+        def capabilities(self) -> dict[str, Any]:
+            return {"dtypes": ["float32"]}
+
+    with pytest.raises(tl.InputError, match=r"capabilities.. of an executor returns BackendCapabilities, got"):
+        tl.BackendTestAdapter(Told()).run(include=["view/slice/*"])

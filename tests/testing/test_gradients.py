@@ -203,3 +203,7 @@ def test_one_output_of_several_is_checked_by_name():
         GradientChecker().check(graph, at, of="rihgt")
     with pytest.raises(tl.InputError, match="takes no unrol="):
         GradientChecker().check(graph, at, unrol=3)
+    with pytest.raises(tl.InputError, match="inputs are given by name, got"):
+        GradientChecker().check(graph, [np.ones(3)])
+    with pytest.raises(tl.InputError, match="elements must be a whole number of at least 0, got -1"):
+        GradientChecker(elements=-1)

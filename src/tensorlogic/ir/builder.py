@@ -75,7 +75,7 @@ class GraphBuilder(Layers[Tensor]):
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {value_text(name)}", code="E301")
         expect_text("the name of an input", name)
-        if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
+        if shape is not None and (isinstance(shape, str | bytes) or not isinstance(shape, Sequence)):
             hint = f"write {_tuple_text(shape)}"
             raise GraphError(
                 f"the shape of input {name!r} must be a sequence, got {value_text(shape)}", hint, code="E301"
@@ -464,6 +464,8 @@ def _tuple_text(shape: Any) -> str:
     example = "a size or a name for each axis, such as ('n', 3)"
     if getattr(shape, "ndim", None) == 1 and hasattr(shape, "tolist") and len(shape) <= MAX_RANK:
         shape = str(tuple(shape.tolist()))
+    if isinstance(shape, bytes):
+        shape = shape.decode(errors="replace")
     if not isinstance(shape, str):
         size = plain_scalar(shape)
         return f"({value_text(size)},)" if type(size) is int else example

@@ -91,6 +91,9 @@ class CompilerContext:
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
+            if isinstance(given, Mapping):
+                hint = f"give a list in the order of the places, such as list({name.lower()})"
+                raise GraphError(f"domain {name!r} is a mapping, of which only the keys are names", hint, code="E301")
             refused = GraphError(f"domain {name!r} is a size or a list of names, got {value_text(given)}", code="E301")
             if hasattr(given, "__array__"):  # of another library, whose elements may print as tensor(0)
                 given = plain_array(given)

@@ -316,6 +316,9 @@ class RecordedExecutionTrace:
         """Return the trace as the Rust crate writes it."""
         for n in np.flatnonzero(~np.isfinite(self.column("duration")))[:1].tolist():
             raise FormatError(f"entry {n} has the duration {self._duration[n]}, which JSON cannot hold", code="E256")
+        if not math.isfinite(self.total_duration_us):
+            message = f"the durations add up to {self.total_duration_us}, which JSON cannot hold"
+            raise FormatError(message, code="E256")
         file = {"entries": list(self.entries), "total_duration_us": self.total_duration_us, "metadata": self.metadata}
         try:
             return msgspec.json.format(msgspec.json.encode(file), indent=2).decode()

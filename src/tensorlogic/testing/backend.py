@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..backends.base import Backend
+from ..backends.base import Backend, BackendCapabilities
 from ..backends.reference import evaluate
-from ..errors import DTypeError, InputError, TensorLogicError
+from ..errors import DTypeError, InputError, TensorLogicError, expect
 from ..ir import ops
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.type_rules import infer_graph
@@ -102,13 +102,21 @@ class BackendTestAdapter:
 
     def _lacking_dtypes(self, case: Case) -> list[str]:
         """Return the dtypes of a case that the backend says it does not have."""
-        capabilities = getattr(self.executor, "capabilities", None)
-        if capabilities is None:
+        if (dtypes := self._dtypes()) is None:
             return []
         graph, inputs = case.make()
         inferred = infer_graph(graph, {name: TensorType.of(np.asarray(x)) for name, x in inputs.items()})
         needed = {t.dtype for results in inferred.types for t in results if t.dtype and not t.weak}
-        return sorted(needed - set(capabilities().dtypes))
+        return sorted(needed - dtypes)
+
+    def _dtypes(self) -> set[str] | None:
+        """Return the dtypes that the backend says it has; None where nobody can ask it."""
+        capabilities = getattr(self.executor, "capabilities", None)
+        if capabilities is None:
+            return None
+        told, hint = capabilities(), 'return BackendCapabilities("mine", (Device.CPU(0),), ("float32",), ("einsum",))'
+        expect(told, BackendCapabilities, "capabilities() of an executor returns BackendCapabilities", hint)
+        return set(told.dtypes)
 
     def _said_to_lack(self, case: Case, error: Exception) -> str:
         """Return the dtype whose lack made a case raise, with what is said of it; nothing where that is not the reason.
@@ -116,14 +124,13 @@ class BackendTestAdapter:
         A case runs although the backend lacks what Python's numbers are when they stand alone, for beside an array most take
         its dtype; a plan may widen to a dtype that no operation of the graph has.
         """
-        capabilities = getattr(self.executor, "capabilities", None)
-        if capabilities is None:  # nobody can ask, so that it says so by this error
+        if (dtypes := self._dtypes()) is None:  # nobody can ask, so that it says so by this error
             return error.diagnostic.message if isinstance(error, DTypeError) else ""
         if isinstance(error, TensorLogicError) and error.diagnostic.code == "E402":
             return error.diagnostic.message
         if not isinstance(error, DTypeError):
             return ""
-        lacking = sorted(_dtypes_of_numbers(case.make()[0]) - set(capabilities().dtypes))
+        lacking = sorted(_dtypes_of_numbers(case.make()[0]) - dtypes)
         return f"the backend has no {', '.join(lacking)} for Python's numbers: {error}" if lacking else ""
 
     def check(self, case: Case) -> str | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..backends.numpy import as_numpy
 from ..diagnostics import value_text
-from ..errors import InputError, expect_known, nearest
+from ..errors import InputError, expect, expect_known, expect_whole, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.ops import Op, constant_op
@@ -118,6 +118,8 @@ class GradientChecker:
         for word, number in (("rtol", rtol), ("atol", atol), ("step", 1.0 if step is None else step)):
             if not isinstance(number, int | float) or not 0 <= number < np.inf or (word == "step" and number == 0):
                 raise InputError(f"{word}= is a positive number, got {value_text(number)}", code="E360")
+        expect_whole("elements", elements)
+        expect_whole("directions", directions)
         self.rtol, self.atol = rtol, atol
         # the cube root of the rounding error balances it against the curvature
         self.step = float(np.finfo(np.float64).eps ** (1 / 3)) if step is None else step
@@ -138,6 +140,7 @@ class GradientChecker:
         Other options are those of :func:`~tensorlogic.vjp`.
         """
         check(graph)
+        expect(inputs, Mapping, "inputs are given by name", 'write {"x": array}')
         for word in options:
             if word not in _OPTIONS:
                 raise InputError(f"check takes no {word}=", *nearest(word, _OPTIONS), code="E361")
