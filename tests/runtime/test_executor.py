@@ -323,6 +323,22 @@ def test_truth_values_are_packed_where_they_would_not_fit(loop: bool, where: str
         tl.Executor(memory_limit=n * n).execute(graph, values)
 
 
+@pytest.mark.parametrize("policy", ["fast", "adaptive"])
+@pytest.mark.parametrize("where", ["executor", "context"])
+def test_kernels_of_numpy_run_where_native_ones_would_not_fit(where: str, policy: str) -> None:
+    b, n = tl.GraphBuilder(), 1 << 17
+    x, y = b.input("x", (n, 4), "float64"), b.input("y", (n, 6), "float64")
+    graph = b.build(z=b.einsum("ki,kj->ij", x, y, algebra="max_plus"))
+    values = {"x": np.random.default_rng(3).random((n, 4)), "y": np.random.default_rng(4).random((n, 6))}
+    assert tl.Executor(policy=policy).plan(graph, values).peak_bytes > 10 * n * 8  # copies with k last
+    limit = 3 << 20
+    executor = tl.Executor(policy=policy, memory_limit=limit if where == "executor" else None)
+    with tl.ExecutionContext(memory_limit=limit) if where == "context" else contextlib.nullcontext():
+        assert executor.plan(graph, values).peak_bytes <= limit
+        found = executor.execute(graph, values)["z"]
+    assert np.array_equal(found, (values["x"][:, :, None] + values["y"][:, None]).max(0))
+
+
 def test_memory_inside_of_bodies_counts() -> None:
     def build(b: tl.GraphBuilder, x: Any) -> Any:
         return b.scan(lambda c, r: (c, b.sum(r + b.cast(b.iota(5_000_000), "float64"))), np.float64(0), x)[1]

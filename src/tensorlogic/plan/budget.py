@@ -155,7 +155,8 @@ def fitted(
         if fitting:
             return min(fitting, key=lambda p: p.seconds)
         # parts run one after the other: what several threads do side by side is no measure for them
-        at_once = min(seconds(plan) for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps))
+        alone = [plan for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps)]
+        at_once = min(map(seconds, alone or [whole.plan]))
         piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget, plans.enough)

@@ -391,13 +391,12 @@ class Programs:
                 without=without,
                 sparse=sparse,
             )
-        if facts is None or policy != "exact" or sparse:
-            return plans[:1] if lean else plans  # the first takes the least memory
-        if not lean and plans[0].peak_bytes <= self._room():
+        if sparse or (not lean and plans[0].peak_bytes <= self._room()):
             return plans
-        # kernels with the same bits may take less memory: truth values packed, chains without results between
-        others = self._candidates(concrete, donate, reorder=reorder, without=without, hot=True)[:1]
-        return [min(plans[0], *others, key=lambda p: p.peak_bytes)]
+        if facts is not None and policy == "exact":
+            # kernels with the same bits may take less memory: truth values packed, chains without results between
+            plans += self._candidates(concrete, donate, reorder=reorder, without=without, hot=True)[:1]
+        return [min(plans, key=lambda p: p.peak_bytes)]
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
         """Bind plans; where no kernel can be made of a step, plans that do without it take their place.
