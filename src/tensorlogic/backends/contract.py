@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.algebra import ALGEBRAS, Algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
-from ..plan.cost import BLOCK, Contraction, block_labels
+from ..plan.cost import BLOCK, Contraction, block_labels, block_sides
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -299,12 +299,9 @@ def along_space(x: Array, labels: Labels, space: Labels) -> Array:
 
 def index_blocks(shape: Sequence[int], order: Sequence[int] | None = None) -> Iterator[tuple[slice, ...]]:
     """Cut an index space into blocks of at most BLOCK points, whole along the last axes, or the last ones in an order."""
-    steps = [1] * len(shape)
-    room = BLOCK
-    for axis in reversed(range(len(shape)) if order is None else order):
-        steps[axis] = max(1, min(shape[axis], room))
-        room //= max(1, shape[axis])
-    ranges = [[slice(a, min(a + step, n)) for a in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
+    order = range(len(shape)) if order is None else order
+    steps = dict(zip(order, block_sides([shape[axis] for axis in order], BLOCK), strict=True))
+    ranges = [[slice(a, min(a + steps[axis], n)) for a in range(0, n, steps[axis])] for axis, n in enumerate(shape)]
     return itertools.product(*ranges)
 
 

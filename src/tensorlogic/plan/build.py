@@ -18,7 +18,7 @@ from ..passes.pipeline import optimize
 from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
-from .cost import Contraction, allocates, contraction_of, flops, nbytes, numpy_bytes, rounds, scratch_bytes
+from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
@@ -290,19 +290,12 @@ def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], devic
             location=node.locations[0] if node.locations else None,
             contraction=form,
             bodies=tuple([lay_out_body(body, devices[i]) for body in bodies(node.op)]) if loops else (),
-            scratch=_scratch(node.op, form, arg_types, types[i][0]),
+            scratch=scratch_bytes(node.op, form, arg_types, types[i][0]),
         )
         steps.append(step)
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
     outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)
-
-
-def _scratch(op: Op, form: Contraction | None, args: Sequence[TensorType], result: TensorType) -> int:
-    """Return the bytes that NumPy takes for an operation while it runs, beside its results."""
-    if form is None or not isinstance(op, ops.Einsum | ops.ContractVJP):
-        return scratch_bytes(op, args, result)
-    return numpy_bytes(op, form, args, result)
 
 
 def _roots(steps: Sequence[Step], slots: int) -> list[int]:

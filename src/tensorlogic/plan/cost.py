@@ -55,10 +55,12 @@ REDUCED = {"logsumexp": (1, 5), "noisy_or": (1, 2)}  # of the terms, and of what
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
 
 
-def scratch_bytes(op: Op, args: Sequence[TensorType], result: TensorType) -> int:
-    """Return the bytes that NumPy takes while an operation runs that is no contraction: masks of implications, copies and casts."""
+def scratch_bytes(op: Op, form: Contraction | None, args: Sequence[TensorType], result: TensorType) -> int:
+    """Return the bytes that NumPy takes while an operation runs, beside its results: masks, blocks, copies and casts."""
     size = ITEMSIZE[result.dtype or "float64"]
     match op:
+        case ops.Einsum() | ops.ContractVJP() if form is not None:
+            return _contraction_bytes(op, form, args, result)
         case ops.Elementwise(fn):
             values = {"godel_implies": 1, "goguen_implies": 2}.get(fn, 0)
             return elements(result) * (1 + values * size) if values else 0
@@ -73,7 +75,7 @@ def scratch_bytes(op: Op, args: Sequence[TensorType], result: TensorType) -> int
             return 0
 
 
-def numpy_bytes(
+def _contraction_bytes(
     op: ops.Einsum | ops.ContractVJP, form: Contraction, args: Sequence[TensorType], result: TensorType
 ) -> int:
     """Return the bytes that a contraction, or its gradient, takes while NumPy runs it."""
@@ -88,12 +90,17 @@ def numpy_bytes(
         return _product_bytes(row, form, args, result, 4 if narrow and gone else size)
     wide = 4 if narrow else size
     out = elements(result) * wide if narrow else 0
-    return block_bytes(row, form, wide) + cast_bytes(form, args, result, wide) + out
+    return _block_bytes(row, form, wide) + cast_bytes(form, args, result, wide) + out
 
 
 def points_of(form: Contraction, labels: Sequence[str]) -> int:
     """Return how many points indices have."""
     return math.prod(form.sizes[x] for x in labels)
+
+
+def without_ones(form: Contraction, labels: Sequence[str]) -> Labels:
+    """Return indices but for those of size 1, which have no place in memory of their own."""
+    return tuple(x for x in labels if form.sizes[x] != 1)
 
 
 def cast_bytes(form: Contraction, args: Sequence[TensorType], result: TensorType, wide: int) -> int:
@@ -141,14 +148,25 @@ def block_labels(form: Contraction, row: Algebra) -> Labels:
     return tuple(sorted(space, key=lambda x: largest.index(x) if x in largest else -1))
 
 
-def block_bytes(row: Algebra, form: Contraction, wide: int) -> int:
+def block_sides(sizes: Sequence[int], points: int) -> list[int]:
+    """Return the sides of a block of an index space: of at most so many points, whole along the last axes.
+
+    >>> block_sides([5, 300, 1000], 1 << 18)
+    [1, 262, 1000]
+    """
+    sides, room = [], points
+    for size in reversed(sizes):
+        sides.append(max(1, min(size, room)))
+        room //= max(1, size)
+    return sides[::-1]
+
+
+def _block_bytes(row: Algebra, form: Contraction, wide: int) -> int:
     """Return what one block of the index space takes: its terms, and what they are reduced to, twice where that joins another's."""
     if 0 in form.sizes.values():
         return 0
-    sides, room = {}, BLOCK
-    for x in reversed(block_labels(form, row)):
-        sides[x] = max(1, min(form.sizes[x], room))
-        room //= max(1, form.sizes[x])
+    labels = block_labels(form, row)
+    sides = dict(zip(labels, block_sides([form.sizes[x] for x in labels], BLOCK), strict=True))
     points = math.prod(sides.values())
     left = math.prod(sides[x] for x in form.spec.output)
     many = len(form.labels)
@@ -163,7 +181,7 @@ def block_bytes(row: Algebra, form: Contraction, wide: int) -> int:
 
 def is_copied(form: Contraction, own: Labels, groups: Sequence[Labels]) -> bool:
     """Tell whether a factor is copied where groups of its indices become one: where those do not stand side by side."""
-    own = tuple(x for x in own if form.sizes[x] != 1)
+    own = without_ones(form, own)
     for group in groups:
         inside = tuple(x for x in group if x in own)
         first = own.index(inside[0]) if inside else 0
@@ -178,12 +196,9 @@ def _gradient_bytes(row: Algebra, form: Contraction, args: Sequence[TensorType],
     own, out = elements(result), points_of(form, form.spec.output)
     facts = {"max": 2, "min": 2, "noisy_or": 2}.get(row.reduce, 0)
     casts = cast_bytes(form, args, result, wide)
-    casts += sum(
-        out * wide for t in args[-2:] if t.dtype != result.dtype or wide != ITEMSIZE[result.dtype or "float64"]
-    )
-    points = 1
-    for x in reversed((*form.spec.output, *form.spec.contracted)):
-        points *= max(1, min(form.sizes[x], BLOCK // points))
+    given = [t for t in args[-2:] if t.dtype != result.dtype or wide != ITEMSIZE[result.dtype or "float64"]]
+    casts += len(given) * out * wide
+    points = math.prod(block_sides([form.sizes[x] for x in (*form.spec.output, *form.spec.contracted)], BLOCK))
     held = 7 if row.combine in ("minimum", "maximum", "goguen_implies") else 5
     return casts + (own + facts * out + held * points) * wide
 

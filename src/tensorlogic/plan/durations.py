@@ -7,14 +7,14 @@ import math
 from ..ir.types import dims
 from ..passes.split import Split
 from .build import ExecutionPlan, Step
-from .cost import Contraction, elements, nbytes, rounds
+from .cost import Contraction, elements, nbytes, points_of, rounds
 from .fused_steps import Fused
 from .nested import is_small_product
 
-# Operations in a second, elsewhere 6e9; fast processors' rates, as what parts add is then not thought too little. What is done on
-# bits takes as long as bits are set, which may be few: packing them counts alone.
+# Operations in a second by the kind of step, else 6e9: the rates of fast processors, so that what parts add is not taken for too little
+# beside the rest. Joins on bits take as long as bits are set, which may be few: only packing is counted.
 _RATE = {"bits": math.inf, "fixpoint": math.inf, "closure": 5e10, "algebra": 2e11, "matmul": 5e10}
-# Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
+# Bytes in a second by the kind of step, else 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
 _FEW = 8  # rows with which a product of matrices takes twice as long for each as with many
 _SHORT = 32  # the same of elements of a last axis, which NumPy goes along in its inmost loop
@@ -67,5 +67,5 @@ def _last_axis(step: Step) -> float:
 
 def _least_side(form: Contraction) -> float:
     """Return the least side of the matrices that a contraction multiplies; one row goes as fast as sixteen."""
-    sides = [math.prod(form.sizes[x] for x in labels) for labels in (form.left, form.right, form.inner)]
+    sides = [points_of(form, labels) for labels in (form.left, form.right, form.inner)]
     return 16 if 1 in sides else max(1, min(sides))

@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.algebra import ALGEBRAS, Algebra
 from ..ir.spec import Labels
 from ..ir.types import ITEMSIZE, TensorType
-from .cost import REDUCED, Contraction, cast_bytes, elements, is_copied, points_of
+from .cost import REDUCED, Contraction, cast_bytes, elements, is_copied, points_of, without_ones
 from .sharing import DENSE, ORED_ROWS, THIN
 
 NARROW = 16  # columns too few for the inner loop
@@ -33,6 +33,10 @@ class Layout(NamedTuple):
     right: Labels
     inner: Labels  # in both, reduced
     alone: tuple[Labels, Labels]  # reduced, in one factor only
+
+    def points(self, form: Contraction) -> list[int]:
+        """Return how many points the indices of each kind have, those that are alone by factor."""
+        return [points_of(form, x) for x in (self.batch, self.left, self.right, self.inner, *self.alone)]
 
 
 def join_layout(form: Contraction) -> Layout:
@@ -60,19 +64,11 @@ def native_bytes(
     if result.dtype == "bool":
         return _bit_bytes(form, args)
     if result.dtype == "uint8":  # a maximum of minima of bytes: both factors in order, and the result in another order
-        layout = join_layout(form)
-        groups = [[layout.batch, layout.left, layout.inner], [layout.batch, layout.inner, layout.right]]
-        moved = [
-            points_of(form, own) for own, by in zip(form.labels, groups, strict=True) if not _in_order(form, own, by)
-        ]
-        return sum(moved) + elements(result)
+        batch, left, right, inner, _ = join_layout(form)
+        orders = (*batch, *left, *inner), (*batch, *inner, *right)
+        pairs = zip(form.labels, orders, strict=True)
+        return elements(result) + sum(points_of(form, own) for own, order in pairs if not same_order(form, own, order))
     return _join_bytes(ALGEBRAS[op.algebra], form, args, result)
-
-
-def _in_order(form: Contraction, own: Labels, groups: Sequence[Labels]) -> bool:
-    """Tell whether the indices of a factor, but for those of size 1, stand in the order of groups."""
-    wide = [x for x in own if form.sizes[x] != 1]
-    return wide == [x for group in groups for x in group if form.sizes[x] != 1]
 
 
 class _Side(NamedTuple):
@@ -96,10 +92,10 @@ def _join_bytes(row: Algebra, form: Contraction, args: Sequence[TensorType], res
         points = points_of(form, own)
         ordered = (layout.batch, inner, outer) if n else (layout.batch, outer, inner)
         # where the last axis has one place, this may be a part of a longer one, which does not lie together
-        last = [x for x in own if form.sizes[x] != 1][-1:] if own and form.sizes[own[-1]] != 1 else []
+        last = without_ones(form, own)[-1:] if own and form.sizes[own[-1]] != 1 else ()
         if is_copied(form, own, (layout.batch, outer, inner)):
             total += points * size
-            last = [x for group in ordered for x in group if form.sizes[x] != 1][-1:]
+            last = without_ones(form, [x for group in ordered for x in group])[-1:]
         sides.append(
             _Side(points, next((w for w, x in (("outer", outer), ("inner", inner)) if {*last} & {*x}), "batch"))
         )
@@ -112,8 +108,7 @@ def _join_bytes(row: Algebra, form: Contraction, args: Sequence[TensorType], res
 
 def same_order(form: Contraction, labels: Sequence[str], others: Sequence[str]) -> bool:
     """Tell whether indices stand in one order, those of size 1 left aside."""
-    first, second = ([x for x in own if form.sizes[x] != 1] for own in (labels, others))
-    return first == second
+    return without_ones(form, labels) == without_ones(form, others)
 
 
 def spread_steps(form: Contraction, layout: Layout) -> tuple[int, int]:
@@ -121,16 +116,14 @@ def spread_steps(form: Contraction, layout: Layout) -> tuple[int, int]:
 
     So many that the copies are no larger than what is there anyway.
     """
-    groups = (layout.batch, layout.left, layout.right, layout.inner, *layout.alone)
-    n, i, j, k, p, q = (points_of(form, x) for x in groups)
+    n, i, j, k, p, q = layout.points(form)
     room = max(n * i * k * p, n * k * q * j, n * i * j) // max(1, n * k * max(i, j))
     return min(q, max(1, room)), min(p, max(1, room // max(1, q)))
 
 
 def _spread_bytes(row: Algebra, form: Contraction, layout: Layout, size: int, out: int) -> int:
     """Return what indices take that one factor has alone: it is reduced before, or both are spread over them part by part."""
-    groups = (layout.batch, layout.left, layout.right, layout.inner, *layout.alone)
-    n, i, j, k, p, q = (points_of(form, x) for x in groups)
+    n, i, j, k, p, q = layout.points(form)
     second, first = spread_steps(form, layout)
     both, parts = first * second, (second < q) + (first < p)
     copies = (n * i * k * both if second > 1 or first < p else 0) + (n * k * both * j if first > 1 or second < q else 0)
@@ -187,10 +180,10 @@ def _native_gradient_bytes(
     total = 0
     for f, outer in zip((op.wrt, 1 - op.wrt), free, strict=True):
         own = form.labels[f]
-        if not (_in_order(form, own, (layout.batch, outer, layout.inner)) and args[f].dtype == result.dtype):
+        if not (same_order(form, own, (*layout.batch, *outer, *layout.inner)) and args[f].dtype == result.dtype):
             total += points_of(form, own) * size
     for t in args[-2:]:
-        if not (_in_order(form, form.spec.output, (layout.batch, *free)) and t.dtype == result.dtype):
+        if not (same_order(form, form.spec.output, (*layout.batch, *free[0], *free[1])) and t.dtype == result.dtype):
             total += out * size
     total += x * size + out * size  # the gradient in that order; a cotangent is often one number, broadcast
     if row.reduce == "logsumexp":
@@ -241,8 +234,8 @@ def _bit_bytes(form: Contraction, args: Sequence[TensorType]) -> int:
     pairs = zip(form.labels, args, strict=True)
     # numbers become truth values piece by piece, on some threads
     pieces = [2 * max(PIECE, form.sizes[own[-1]]) for own, t in pairs if own and t.dtype != "bool"]
-    labels = [tuple(x for x in own if form.sizes[x] != 1) for own in form.labels]
-    output = tuple(x for x in form.spec.output if form.sizes[x] != 1)
+    labels = [without_ones(form, own) for own in form.labels]
+    output = without_ones(form, form.spec.output)
 
     def words(own: Sequence[str]) -> int:
         return words_bytes([form.sizes[x] for x in own])
@@ -273,10 +266,8 @@ def _bit_bytes(form: Contraction, args: Sequence[TensorType]) -> int:
         beside += words(one) * 9 // 8
     beside = max(turned(first, one), beside + product, product + turned(orders.product, output))
     most = max(turned(second, two), laid + beside)
-    flat = (
-        output[-1:] != form.spec.output[-1:]
-    )  # an axis of one place is the last: the result is unpacked, and packed so
-    result = points_of(form, output) * 9 if flat else 0
+    # where an axis of one place is the last, the result is unpacked, and packed so
+    result = points_of(form, output) * 9 if output[-1:] != form.spec.output[-1:] else 0
     return max(alone + most, result, *pieces) + given
 
 

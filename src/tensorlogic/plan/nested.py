@@ -10,7 +10,7 @@ from ..ir import ops
 from ..ir.types import TensorType, dims
 from ..passes.split import Join, Split, label, parts
 from .build import ExecutionPlan, Step, freed
-from .cost import nbytes
+from .cost import nbytes, points_of
 from .fused_steps import NESTED, Cut, Fused
 
 SMALL_PRODUCT = 50_000_000  # arithmetic operations of a matrix product, well below a millisecond
@@ -91,12 +91,11 @@ def nested_plan(
     extra = sum(joined_bytes(j, t) - nbytes(j.type) for j, (_, _, t) in zip(joins, bodies[0].outputs, strict=True))
     side = f"{len(ranges)} ranges of {cut.place} on {threads} threads"
     many = threads > 1
-    place = {
-        own: n for n, (_, kind, own) in reversed(list(enumerate(cut.outputs))) if kind == "join"
-    }  # among all outputs
+    # among all outputs, the first of those that are the same
+    place = {own: n for n, (_, kind, own) in reversed(list(enumerate(cut.outputs))) if kind == "join"}
     plain = all(
-        join.how == "concat" and join.label in place and made.dtype == join.type.dtype
-        for join, (_, _, made) in zip(joins, bodies[0].outputs, strict=True)
+        join.how == "concat" and join.label in place and t.dtype == join.type.dtype
+        for join, (_, _, t) in zip(joins, bodies[0].outputs, strict=True)
     )
     direct = many or (plain and not (before and before.outputs))  # a stage before them would run beside those arrays
     add(
@@ -137,7 +136,7 @@ def is_small_product(step: Step) -> bool:
     Of products of many matrices, NumPy gives BLAS one after the other.
     """
     form = step.contraction
-    number = math.prod(form.sizes[x] for x in form.batch) if form is not None else 1
+    number = points_of(form, form.batch) if form is not None else 1
     return step.kernel == "matmul" and step.flops < SMALL_PRODUCT * max(1, number)
 
 
@@ -163,18 +162,18 @@ def copied_bytes(cut: Split, body: ExecutionPlan) -> int:
             return step.op.kind not in NESTED  # bodies have copies of their own
         if form is None:
             return False
-        own = (*form.spec.inputs, form.spec.output, form.spec.output)[
-            n
-        ]  # a gradient is given the result and its cotangent too
+        # a gradient is given the result and its cotangent too
+        own = (*form.spec.inputs, form.spec.output, form.spec.output)[n]
         before, after = set(own[:axis]), set(own[axis:])
         return any(before & set(group) and after & set(group) for group in (form.left, form.right, form.inner))
 
     if not gaps:
         return 0
-    return max(sum(nbytes(t) for n, t in enumerate(step.arg_types) if copies(step, n)) for step in body.steps)
+    sums = (sum(nbytes(t) for n, t in enumerate(step.arg_types) if copies(step, n)) for step in body.steps)
+    return max(sums, default=0)
 
 
-def joined_bytes(join: Join, made: TensorType) -> int:
+def joined_bytes(join: Join, part: TensorType) -> int:
     """Return what a result takes while parts are joined into it: itself, wider where parts are, and a scratch array."""
-    wide = nbytes(join.type._replace(dtype=made.dtype))
-    return wide + (nbytes(join.type) if made.dtype != join.type.dtype else wide if join.how == "noisy_or" else 0)
+    wide = nbytes(join.type._replace(dtype=part.dtype))
+    return wide + (nbytes(join.type) if part.dtype != join.type.dtype else wide if join.how == "noisy_or" else 0)

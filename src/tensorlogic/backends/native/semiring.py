@@ -71,7 +71,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     in_order = same_order(form, labels_out, output)
     shape = [sizes[x] for x in output]
     shape_out = [sizes[x] for x in labels_out]
-    whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
+    whole = layout.points(form)[:3]
     empty = any(sizes[x] == 0 for x in form.spec.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
     lay = laid_out(form.labels, layout, sizes)
@@ -149,8 +149,7 @@ def _parts(row: Algebra, form: Contraction, layout: Layout, a: Array, b: Array) 
         yield laid_out((first, second), layout._replace(alone=((), ())), sizes)(a, b)
         return
     a, b = lay(a, b)
-    k, p, q = (math.prod(sizes[x] for x in group) for group in (layout.inner, *alone))
-    (n, i, _), j = a.shape, b.shape[2]
+    n, i, j, k, p, q = layout.points(form)
     a, b = a.reshape(n, i, k, p, 1), b.reshape(n, k, 1, q, j)
     step = spread_steps(form, layout)
     for r in range(0, q, step[0]):
