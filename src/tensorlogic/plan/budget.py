@@ -37,8 +37,8 @@ DEPTH = 4  # cuts within cuts
 SLOWER = 2.25
 AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
-# nodes of the cuts and plans made, after which no more are looked at: a second or two; of a large graph, this many times its own
-WORK, WORK_OF_LARGE = 40_000, 6
+# the search ends after so many nodes of cuts and plans, a second or two; of a large graph, after this many times its own
+SEARCHED, TIMES_THE_LARGEST = 40_000, 6
 
 
 class Slicing(NamedTuple):
@@ -102,26 +102,26 @@ class Plans:
         self._lowering = lowering
         self._lay_out = partial(lay_out, in_place=in_place, groups=groups, threads=threads)
         self._known: dict[EinsumGraph, Whole] = {}
-        self._work, self._largest = 0, 0
+        self._count, self._largest = 0, 0
 
     def plan(self, graph: EinsumGraph) -> Whole:
         """Return the plan of a graph."""
         found = self._known.get(graph)
         if found is None:
-            self.work_on(graph)
+            self.count(graph)
             plan = lighter(self._lay_out(optimize(graph, self._lowering).graph), self._lay_out)
             found = self._known[graph] = Whole(plan, plan.peak_bytes, seconds(plan, part=True))
         return found
 
-    def work_on(self, graph: EinsumGraph) -> None:
-        """Note that a graph was looked at."""
-        self._work += len(graph)
+    def count(self, graph: EinsumGraph) -> None:
+        """Add the nodes of a graph to those that the search went through."""
+        self._count += len(graph)
         self._largest = max(self._largest, len(graph))
 
     @property
-    def enough(self) -> bool:
-        """Whether so much was looked at that it must do."""
-        return self._work > max(WORK, WORK_OF_LARGE * self._largest)
+    def exhausted(self) -> bool:
+        """Whether the search went through so many nodes that it ends with what it has."""
+        return self._count > max(SEARCHED, TIMES_THE_LARGEST * self._largest)
 
 
 def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
@@ -159,20 +159,20 @@ def fitted(
         at_once = min(map(seconds, alone or [whole.plan]))
         piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
     if piece.peak_bytes > budget:
-        raise _misfit(piece, budget, plans.enough)
+        raise _misfit(piece, budget, plans.exhausted)
     return piece
 
 
 def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: float) -> Piece:
     """Return how a graph runs in some room and at most so many seconds: the plan, the cut of fewest parts, or what comes nearest."""
     whole = plans.plan(graph)
-    if whole.peak_bytes <= room or depth == 0 or plans.enough:
+    if whole.peak_bytes <= room or depth == 0 or plans.exhausted:
         return whole
     best: Slicing | None = None
     near: list[Slicing] = []
     for cut in candidates(graph):
-        plans.work_on(graph)
-        slicing = None if plans.enough else _sliced(cut, room, plans, whole, best, most)
+        plans.count(graph)
+        slicing = None if plans.exhausted else _sliced(cut, room, plans, whole, best, most)
         if slicing is None:
             continue
         if slicing.peak_bytes > room:
@@ -291,23 +291,23 @@ def _slicing(
     return Slicing(cut, number, before, pieces, after, peak, before.seconds + parts + after.seconds, whole, held)
 
 
-def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> Slicing:
+def _deeper(outer: Slicing, room: int, plans: Plans, depth: int, most: float) -> Slicing:
     """Cut those stages of a cut again that do not fit."""
-    during, later = made.held
+    during, later = outer.held
 
     def again(piece: Piece, graph: EinsumGraph, own: int, times: int = 1) -> Piece:
         return piece if piece.peak_bytes <= own else _nearest(graph, own, plans, depth, most / times)
 
-    number, cut = made.number, made.split
-    if all(p.peak_bytes <= room - during for p in made.pieces.values()):  # then fewer parts may do
+    number, cut = outer.number, outer.split
+    if all(p.peak_bytes <= room - during for p in outer.pieces.values()):  # then fewer parts may do
         while number > 2:
             fewer: dict[int, Piece] = {own: plans.plan(cut.part(own)) for own in _lengths(cut.size, -(-number // 2))}
             if any(p.peak_bytes > room - during for p in fewer.values()):
                 break
-            number, made = -(-number // 2), made._replace(pieces=fewer)
-    pieces = {size: again(piece, cut.part(size), room - during, number) for size, piece in made.pieces.items()}
-    before, after = again(made.before, cut.before, room), again(made.after, cut.after, room - later)
-    return _slicing(cut, number, before, pieces, after, made.whole_bytes, made.held)
+            number, outer = -(-number // 2), outer._replace(pieces=fewer)
+    pieces = {size: again(piece, cut.part(size), room - during, number) for size, piece in outer.pieces.items()}
+    before, after = again(outer.before, cut.before, room), again(outer.after, cut.after, room - later)
+    return _slicing(cut, number, before, pieces, after, outer.whole_bytes, outer.held)
 
 
 def plan_of(piece: Piece) -> ExecutionPlan:
