@@ -119,32 +119,21 @@ class Programs:
         program = self.store.get(self._key_for(key, calls) if calls else key)
         if graph.scores and (program is None or self.scores_unseen(graph)):
             self.look_at_scores(graph, zip(names, values, strict=True))
-        made = partial(self._made, graph, names, values, sizes, budget, donate)
+
+        def new_program(own: Key, calls: int) -> Program:
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+            with self._making:  # of several callers one chooses, so that all have the same bits
+                found = self.store.peek(self._key_for(own, calls))
+                if found is None:
+                    found = self.make(graph, types, sizes, values, "the inputs given", budget, donate, own, calls)
+                    self.store.put(self._key_for(own, calls), found)
+            return found
+
         if program is None:
-            program = made(key, calls)
+            program = new_program(key, calls)
         room = context_room((self.context, *active_contexts()))
         if room is not None and program.peak_bytes > room and budget is None:
-            program = self.store.get((*key, LEAN)) or made((*key, LEAN), 0)
-        return program
-
-    def _made(
-        self,
-        graph: EinsumGraph,
-        names: Sequence[str],
-        values: Sequence[Any],
-        sizes: Sizes,
-        budget: int | None,
-        donate: tuple[str, ...],
-        key: Key,
-        calls: int,
-    ) -> Program:
-        """Make the program of a key and keep it; of several callers one chooses, so that all have the same bits."""
-        types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        with self._making:
-            program = self.store.peek(self._key_for(key, calls))
-            if program is None:
-                program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key, calls)
-                self.store.put(self._key_for(key, calls), program)
+            program = self.store.get((*key, LEAN)) or new_program((*key, LEAN), 0)
         return program
 
     @staticmethod
