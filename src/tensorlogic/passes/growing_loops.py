@@ -17,11 +17,10 @@ from ..ir.types import TensorType
 from .rewrite import Draft
 
 OR = frozenset({"logical_or", "maximum", "add"})  # of truth values
-MONOTONE = OR | {"logical_and", "minimum", "multiply"}  # more true operands make no less true
-JOINS, PROJECTIONS = (
-    {"logical_and", "multiply", "minimum"},
-    {"any", "sum", "max", "min"},
-)  # of algebras of which the same is true
+AND = frozenset({"logical_and", "minimum", "multiply"})
+# with these, and with contractions that combine by AND, more true operands make no less true
+MONOTONE = OR | AND
+REDUCTIONS = frozenset({"any", "all", "sum", "max", "min"})
 
 
 def combine_by_or(draft: Draft, op: Fixpoint, args: tuple[int, ...]) -> int | None:
@@ -102,9 +101,9 @@ def _is_monotone(body: EinsumGraph, carries: Sequence[int]) -> bool:
             case ops.Elementwise(fn):
                 keeps = fn in MONOTONE
             case ops.Einsum(algebra=name):
-                keeps = ALGEBRAS[name].combine in JOINS and ALGEBRAS[name].reduce in PROJECTIONS
+                keeps = ALGEBRAS[name].combine in AND and ALGEBRAS[name].reduce in REDUCTIONS
             case ops.Reduce(kind):
-                keeps = kind in ("any", "all", "max", "min")
+                keeps = kind in REDUCTIONS
             case op:
                 keeps = isinstance(op, ops.Cast | ops.Concat) or (op.is_view and not isinstance(op, ops.Collective))
         if not keeps:

@@ -157,10 +157,8 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
     What would take more memory than there is is refused before it is made.
     """
     whole = [t._replace(layout="dense") for t in types.values()]  # relations are made up as arrays, too
-    needed = sum(map(nbytes, whole))
-    needed += 8 * max(
-        map(elements, whole), default=0
-    )  # random numbers of four bytes, which are there twice for a moment
+    # random numbers of four bytes are there twice for a moment
+    needed = sum(map(nbytes, whole)) + 8 * max(map(elements, whole), default=0)
     if needed > available_memory():
         raise _too_large(types, needed)
     try:
