@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 
 import msgspec
 
 from ..diagnostics import value_text
+from .trace_decoding import read_json, write_json
 
 WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
 PATIENCE = 1 << 22  # characters of broken values whose brackets are followed
@@ -26,8 +26,6 @@ FIELD = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 FIELD_OF_FILE = re.compile(rf"(?!{OF_EVENT}){FIELD.pattern}")
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
 CLOSING = {"{": "}", "[": "]"}
-_read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None).raw_decode
-_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BrokenFile:
@@ -126,20 +124,16 @@ class BrokenFile:
     def _value(self, after: re.Pattern[str]) -> bytes | None:
         """Read the value that stands here, or go behind one that is broken."""
         try:
-            value, self._at = _read_json(self._text, self._at)
+            value, self._at = read_json.raw_decode(self._text, self._at)
         except (ValueError, ArithmeticError, RecursionError) as error:
             unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
             self._wasted += len(self._text) if unclosed else self._at  # so far Python counts lines for its message
             self._skip(after)
             return None
         try:
-            return _encode(value)
-        except (
-            ValueError,
-            ArithmeticError,
-            RecursionError,
-        ):  # half of a pair of surrogates, a number beyond all floats
-            return None
+            return write_json(value)
+        except (ValueError, ArithmeticError, RecursionError):
+            return None  # half of a pair of surrogates, or a number beyond all floats
 
     def _skip(self, after: re.Pattern[str]) -> None:
         """Go behind a broken value: where its brackets end, if that fits, else to the next event that can be seen."""

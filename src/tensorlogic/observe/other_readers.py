@@ -16,16 +16,15 @@ from .trace import Trace, TraceEvent
 from .trace_decoding import (
     NEVER_BEGIN,
     NEVER_END,
-    NO_EVENTS,
     NO_TIME,
-    UNDECODABLE,
+    UNREADABLE,
+    Skipped,
     UnreadableError,
     decoded,
     duration_ns,
-    kept,
-    no_event,
     no_trace,
     ns,
+    with_skipped,
 )
 
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
@@ -80,8 +79,7 @@ def speedscope(data: bytes) -> Trace:
     file: _SpeedscopeFile = decoded(data, _SpeedscopeFile)
     frames, decode = file.shared.frames, msgspec.json.Decoder(_SpeedscopeEvent).decode
     events: list[TraceEvent] = []
-    skipped: Counter[str] = Counter()
-    broken: FormatError | None = None
+    skipped = Skipped()
     for p, profile in enumerate(file.profiles):
         path = f"$.profiles[{p}]"
         if profile.type != "evented" or profile.events is None:
@@ -116,14 +114,11 @@ def speedscope(data: bytes) -> Trace:
                         break
                     skipped[NEVER_END] += 1
                 events.append(TraceEvent(frames[frame].name, "frame", start, at, p))
-            except UnreadableError as why:
-                skipped[str(why)] += 1
-            except UNDECODABLE as error:
-                skipped[NO_EVENTS] += 1
-                broken = broken or no_event(error, f"{path}.events[{n}]")
+            except UNREADABLE as error:
+                skipped.note(error, f"{path}.events[{n}]")
         skipped.update([NEVER_END] * len(stack))
     names = {p: profile.name or f"profile {p}" for p, profile in enumerate(file.profiles)}
-    return kept(Trace(events, threads=names), skipped, broken)
+    return with_skipped(Trace(events, threads=names), skipped)
 
 
 def _stack(line: str) -> tuple[tuple[str, ...], int] | None:
@@ -177,8 +172,7 @@ def rust(data: bytes) -> Trace:
     file: _RustFile = decoded(data, _RustFile)
     decode = msgspec.json.Decoder(_RustEntry).decode
     events: list[TraceEvent] = []
-    skipped: Counter[str] = Counter()
-    broken: FormatError | None = None
+    skipped = Skipped()
     at = 0
     for n, element in enumerate(file.entries):
         try:
@@ -186,12 +180,9 @@ def rust(data: bytes) -> Trace:
             end = at + duration_ns(e.duration_us, 1000)
             events.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
             at = end
-        except UnreadableError as why:
-            skipped[str(why)] += 1
-        except UNDECODABLE as error:
-            skipped[NO_EVENTS] += 1
-            broken = broken or no_event(error, f"$.entries[{n}]")
-    return kept(Trace(events, threads={0: "entries"}), skipped, broken)
+        except UNREADABLE as error:
+            skipped.note(error, f"$.entries[{n}]")
+    return with_skipped(Trace(events, threads={0: "entries"}), skipped)
 
 
 def _args(entry: _RustEntry) -> dict[str, Any]:

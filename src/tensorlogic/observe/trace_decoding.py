@@ -16,12 +16,30 @@ from .trace import Trace
 
 NO_EVENTS, NO_TIME, NO_DURATION = "that are no events", "without a time", "without a duration"  # why some are skipped
 NEVER_END, NEVER_BEGIN = "that begin and never end", "that end and never begin"
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what decoding an event may raise
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)  # NaN is null
+write_json = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class UnreadableError(Exception):
     """Says why an event is skipped."""
+
+
+# what reading an event may raise
+UNREADABLE = (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Skipped(Counter[str]):
+    """How many events of a file were skipped, by the reason; ``broken`` is the error of the first that is none."""
+
+    broken: FormatError | None = None
+
+    def note(self, error: Exception, path: str) -> None:
+        """Count an event that could not be read, which stands at a place in the JSON."""
+        if isinstance(error, UnreadableError):
+            self[str(error)] += 1
+        else:
+            self[NO_EVENTS] += 1
+            self.broken = self.broken or _no_event(error, path)
 
 
 def decoded(data: bytes | msgspec.Raw, type: Any) -> Any:
@@ -49,8 +67,7 @@ def decoded(data: bytes | msgspec.Raw, type: Any) -> Any:
 def without_nan(data: bytes) -> bytes | None:
     """Return JSON in which NaN and infinite numbers, as Python writes them, are null; None where it is still no JSON."""
     try:
-        value = json.loads(data, parse_float=Decimal, parse_constant=lambda _: None)
-        return _encode(value)
+        return write_json(read_json.decode(data.decode()))
     except (ValueError, ArithmeticError, RecursionError):
         return None
 
@@ -76,17 +93,17 @@ def no_trace(what: str, path: str, code: str = "E248") -> FormatError:
     return FormatError(f"this is not a trace: {what} - at `{path}`", code=code)
 
 
-def no_event(error: Exception, path: str) -> FormatError:
+def _no_event(error: Exception, path: str) -> FormatError:
     """Say why something is no event, and where it stands in the file."""
     text = f"not UTF-8 text, {error.reason}" if isinstance(error, UnicodeDecodeError) else str(error)
     what, _, where = text.partition(" - at `$")
     return no_trace(what, path + where.removesuffix("`"))
 
 
-def kept(trace: Trace, skipped: Counter[str], broken: FormatError | None) -> Trace:
+def with_skipped(trace: Trace, skipped: Skipped) -> Trace:
     """Return a trace that says what was skipped; raise where nothing of the file is an event, not even a broken one."""
     others = trace.chrome is not None and trace.chrome.others
-    if broken is not None and not (len(trace) or others or skipped.keys() - {NO_EVENTS}):
-        raise broken
+    if skipped.broken is not None and not (len(trace) or others or skipped.keys() - {NO_EVENTS}):
+        raise skipped.broken
     trace.skipped = dict(skipped)
     return trace

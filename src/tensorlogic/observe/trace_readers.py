@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -18,15 +17,14 @@ from .trace import ChromeParts, Trace, TraceEvent
 from .trace_decoding import (
     NEVER_BEGIN,
     NEVER_END,
-    NO_EVENTS,
     NO_TIME,
-    UNDECODABLE,
+    UNREADABLE,
+    Skipped,
     UnreadableError,
     decoded,
     duration_ns,
-    kept,
-    no_event,
     ns,
+    with_skipped,
     without_nan,
 )
 
@@ -56,6 +54,9 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 class _PlainEvent(_ChromeEvent, gc=False, forbid_unknown_fields=True):
     """An event that has no other fields, as most do not."""
+
+
+Mark = tuple[int, int, _ChromeEvent, dict[str, bytes] | None]  # time, place in the file, event and its other fields
 
 
 def read(data: bytes, damage: str | None = None) -> Trace:
@@ -106,7 +107,8 @@ def _chrome(
     names: dict[int, str] = {}
     events: list[TraceEvent] = []
     marks: dict[int, list[Mark]] = {}  # by thread: events that only begin or end
-    skipped: Counter[str] = Counter()
+    skipped = Skipped()
+    skipped.broken = broken
     for n, element in enumerate(elements):
         further = None  # fields that are kept as they stand
         try:
@@ -133,23 +135,15 @@ def _chrome(
             duration_ns(e.dur, 1000)  # in range by itself, so that it can be added
             end, thread = ns(e.ts + e.dur, 1000), threads.number((e.pid, e.tid))  # type: ignore[operator]
             events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args, further))
-        except UnreadableError as why:
-            skipped[str(why)] += 1
-        except UNDECODABLE as error:
-            skipped[NO_EVENTS] += 1
-            broken = broken or no_event(error, f"{path}[{n}]")
+        except UNREADABLE as error:
+            skipped.note(error, f"{path}[{n}]")
     for thread, own in marks.items():
         pairs, alone = _paired(thread, own)
         events += pairs
         skipped.update(NEVER_END if e.ph == "B" else NEVER_BEGIN for _, _, e, _ in alone)
     trace = Trace(events, threads=_thread_names(threads, names, processes, {e.thread for e in events}))
     trace.chrome = ChromeParts(fields, others, {n: place for place, n in threads.items()})
-    return kept(trace, skipped, broken)
-
-
-Mark = tuple[
-    int, int, _ChromeEvent, dict[str, bytes] | None
-]  # time, place in the file, event and what else is said of it
+    return with_skipped(trace, skipped)
 
 
 def _further(element: bytes) -> dict[str, bytes]:
