@@ -19,8 +19,7 @@ from ..lang.domains import Name
 from ..lang.format import text_of
 from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
-from ..runtime.programs import not_pickled
-from ..store import Lock
+from ..store import Lock, of_one_process
 from ..tables import html_text
 from .answers import Answers, Relation, names_along
 from .ask import ask, place_heads
@@ -362,8 +361,8 @@ class Program:
         return f"<Program of {rules} rules and equations, {self.state.facts.count():,} facts>"
 
     def __reduce__(self) -> NoReturn:
-        raise not_pickled(
-            "A program", "save it, program.save(folder), and load it in the other process: tl.load(folder)"
+        raise of_one_process(
+            "a program", "save it, program.save(folder), and load it in the other process: tl.load(folder)"
         )
 
     def ask(self, body: Sequence[s.Expression]) -> Answers:

@@ -19,9 +19,10 @@ from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel
 from ..passes.specialize import checked_sizes, input_types
 from ..plan.build import ExecutionPlan
+from ..store import of_one_process
 from .call import Wrapper
 from .executor import Executor
-from .programs import not_pickled, sized_by_inputs
+from .programs import sized_by_inputs
 from .tuning import Choice
 from .values import Inputs, Outputs, Sizes
 
@@ -99,7 +100,7 @@ class CompiledGraph:
         return {name: size for name, size in known.items() if name in self.optimized.size_names} or None
 
     def __reduce__(self) -> NoReturn:
-        raise not_pickled("A compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")
+        raise of_one_process("a compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")
 
     def plan(self, inputs: Inputs | None = None, *, sizes: Sizes = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""

@@ -15,12 +15,12 @@ from ..passes.pipeline import CompilationConfig, OptimizationLevel
 from ..passes.rewrite import Pass
 from ..passes.specialize import checked_sizes
 from ..plan.build import ExecutionPlan
-from ..store import Store, StoreStats
+from ..store import Store, StoreStats, of_one_process
 from . import modes
 from .call import LastCalls, Wrapper, run_program, same_again
 from .context import ExecutionContext, Profiles, context_room, contexts_to_join, hooks_around, joined
 from .frame import Frame
-from .programs import Programs, not_pickled
+from .programs import Programs
 from .values import Inputs, Outputs, Sizes, checked_donations, input_arrays, types_of_call
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Executor:
         return types_of_call(graph, inputs, sizes, self.backend, relations=self.programs.facts is not None)
 
     def __reduce__(self) -> NoReturn:
-        raise not_pickled("An executor", "make one in each process: Executor()")
+        raise of_one_process("an executor", "make one in each process: Executor()")
 
 
 class DummyExecutor(Executor):

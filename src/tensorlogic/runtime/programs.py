@@ -501,11 +501,6 @@ def _shape_key(t: TensorType) -> tuple[Any, ...]:
     return tuple(t.shape or ()), NUMPY.get(t.dtype or "float64")
 
 
-def not_pickled(what: str, hint: str) -> InputError:
-    """Return the error of pickling something that holds machine code and threads."""
-    return InputError(f"{what} holds machine code and threads, which no pickle can", hint, code="E317")
-
-
 def sized_by_inputs(graph: EinsumGraph) -> bool:
     """Tell whether the shapes of inputs fix every size."""
     shapes = [graph.type_of(i).shape or () for i in graph.inputs.values()]
