@@ -16,7 +16,7 @@ from ..tables import counted, html_text, table
 from .columns import EventColumns, Groups, Names
 from .trace import Trace
 from .trace_names import operation_names, short_names
-from .tracks import Track, self_times, tracks
+from .tracks import Track, places_of, self_times, tracks
 
 BY = ("operation", "device", "thread")
 Cells = tuple[list[str], list[list[str]], set[int]]  # head, rows and the columns that are flush right
@@ -197,8 +197,8 @@ def _busy(each: Sequence[Track], shown: NDArray[np.bool_], events: EventColumns)
     ends, busy = events.end.copy(), np.zeros_like(events.start)
     for track in each:
         ends[track.row] = track.inner_end
-    for thread in range(len(events.threads)):
-        rows = np.flatnonzero((events.thread == thread) & shown[events.kind])
+    for own in places_of(events.thread, len(events.threads)):
+        rows = own[shown[events.kind[own]]]
         start, end = events.start[rows], np.maximum.accumulate(ends[rows])
         busy[rows[:1]] = end[:1] - start[:1]
         busy[rows[1:]] = np.maximum(end[1:] - np.maximum(start[1:], end[:-1]), 0)

@@ -58,7 +58,7 @@ def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
     """Return the threads of a trace, or of some of its events; those that overlap without nesting get a track of their own."""
     events = trace.columns() if events is None else events
     rows: list[Track] = []
-    places = _places(events.thread, len(events.threads))
+    places = places_of(events.thread, len(events.threads))
     for own in sorted((own for own in places if len(own)), key=lambda own: int(own[0])):
         thread = events.threads[events.thread[own[0]]]
         name = trace.thread_name(thread)
@@ -66,12 +66,12 @@ def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
         rows.append(track)
         if len(others):
             number = np.array(first_fit(events.start[others].tolist(), events.end[others].tolist()), np.intp)
-            for n, fitting in enumerate(_places(number, int(number.max()) + 1)):
+            for n, fitting in enumerate(places_of(number, int(number.max()) + 1)):
                 rows.append(_nest(events, others[fitting], f"{name} ({n + 2})", thread)[0])
     return rows
 
 
-def _places(number: NDArray[np.intp], count: int) -> list[NDArray[np.intp]]:
+def places_of(number: NDArray[np.intp], count: int) -> list[NDArray[np.intp]]:
     """Return the places in a column that hold each of the numbers below ``count``."""
     return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number, minlength=count))[:-1])
 
