@@ -110,8 +110,8 @@ def _ordered(
     return done, [pattern[u] for u in parts if u in pattern]
 
 
-def _packed(parts: Sequence[Step], kind: str) -> int:
-    """Return the bytes that a step takes while it runs; on packed bits, words of what it reads and makes, twice for another order or round."""
+def _kernel_bytes(parts: Sequence[Step], kind: str) -> int:
+    """Return the bytes that the kernel of some steps takes; on packed bits, words of what it reads and makes, twice for another order or round."""
     if kind in ("integers", "weights", "fuzzy"):
         from .small_numbers import scratch_bytes
 
@@ -188,6 +188,6 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
         location=located,
         contraction=None,
         bodies=(),
-        scratch=_packed(parts, group.kind),
+        scratch=_kernel_bytes(parts, group.kind),
         parts=tuple(parts),
     )

@@ -94,8 +94,8 @@ def find_groups(
     With ``lean``, joins have kernels also where those take less memory than NumPy but not less time.
     """
     reading = read_graph(graph)
-    joins = "adaptive" if lean and policy == "exact" else policy
-    groups = [g for g in _boolean_groups(reading, graph, facts, joins) if taken.isdisjoint(g.nodes)]
+    join_policy = "adaptive" if lean and policy == "exact" else policy
+    groups = [g for g in _boolean_groups(reading, graph, facts, join_policy) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
     if _has(reading, ops.Cast, ops.Dequantize):
@@ -103,9 +103,9 @@ def find_groups(
 
         groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
         taken = taken | {i for group in groups for i in group.nodes}
-    groups += _contractions(reading, facts, joins, taken)
-    recursions = [found for found in _fixpoints(reading, facts) if taken.isdisjoint(found[0].nodes)]
-    groups += [group for group, slow, _ in recursions if slow or joins != "exact"]
+    groups += _contractions(reading, facts, join_policy, taken)
+    fixpoints = [found for found in _fixpoints(reading, facts) if taken.isdisjoint(found[0].nodes)]
+    groups += [group for group, slow, _ in fixpoints if slow or join_policy != "exact"]
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         if _has(reading, ops.Window, ops.OverlapAdd):
@@ -114,7 +114,6 @@ def find_groups(
             groups += window_groups(graph, [i for i in reading.live if i not in taken])
         if policy == "fast":
             groups += _column_sums(reading, taken)
-    if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _slow_on_numpy(reading, g[0])]
         groups += [Fusable(members, title(graph.nodes, members)) for members in _affordable(reading, rows)]
@@ -124,7 +123,7 @@ def find_groups(
     if groups and not facts.usable():
         groups = []
     taken = {i for group in groups for i in group.nodes}
-    left = [group for group, _, closure in recursions if closure and not lean and taken.isdisjoint(group.nodes)]
+    left = [group for group, _, closure in fixpoints if closure and not lean and taken.isdisjoint(group.nodes)]
     groups += [group._replace(pattern="closure by few products", kind="closure") for group in left]
     return [g._replace(exact=_exact(graph, g)) for g in groups]
 
