@@ -742,6 +742,18 @@ def test_an_error_points_at_the_graph_that_was_given_not_at_an_equal_one_that_ra
     assert str(caught.value.diagnostic.location) in places(own) - places(first())
 
 
+def test_a_factor_outside_of_the_algebra_is_told_at_the_graph_that_was_given():
+    b = tl.GraphBuilder()
+    first = b.build(y=b.einsum("ij,jk", b.input("p", (2, 2)), b.input("q", (2, 2)), algebra="max_product"))
+    b = tl.GraphBuilder()
+    own = b.build(y=b.einsum("ij,jk", b.input("p", (2, 2)), b.input("q", (2, 2)), algebra="max_product"))
+    executor, fine = tl.Executor(), {"p": np.ones((2, 2)), "q": np.ones((2, 2))}
+    executor.execute(first, fine)
+    with pytest.raises(tl.GraphError, match="a factor is -1") as caught:
+        executor.execute(own, {**fine, "p": -np.ones((2, 2))})
+    assert first == own and caught.value.diagnostic.location == own.nodes[-1].location != first.nodes[-1].location
+
+
 def test_an_error_points_at_the_call_where_the_graph_has_no_lines():
     executor, fine = tl.Executor(), {"t": np.ones((4, 2)), "i": np.array([1, 2])}
     executor.execute(gathered(), fine)

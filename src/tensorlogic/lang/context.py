@@ -56,11 +56,11 @@ def blamed_score(error: GraphError, graph: EinsumGraph, inputs: Mapping[str, Any
     """Return the error of a factor outside of an algebra as that of the score of a formula, where one of those given is wrong."""
     found = error.diagnostic
     wrong = (wrong_score(n, inputs[n]) for n in sorted(graph.scores.intersection(inputs)))
-    message = next(filter(None, wrong), "") if found.code == "E125" else ""
+    message = next(filter(None, wrong), "")
     if not message:
         return error
-    told = InputError(f"{message}: {found.message}", SCALE, code="E622", context=found.context)
-    return told.at(None if error.guessed else found.location)
+    blamed = InputError(f"{message}: {found.message}", SCALE, code="E622", context=found.context)
+    return blamed.at(None if error.guessed else found.location)
 
 
 class CompilerContext:

@@ -162,15 +162,15 @@ class Executor:
             return run_program(context, program, values, out, hooks, active)
         except BaseException as error:
             context.notify(ExecutionPhase.ERROR)
-            if isinstance(error, GraphError) and error.diagnostic.code == "E125" and inputs is not None:
-                from ..lang.context import blamed_score
-
-                raise blamed_score(error, graph, inputs) from error.__cause__
             if isinstance(error, TensorLogicError) and program is not None:
                 from .locations import point_at
 
                 key = programs.store.key_of(program)
                 point_at(graph, error, made_for=graph if key is None else key[0])
+            if isinstance(error, GraphError) and error.diagnostic.code == "E125" and inputs is not None:
+                from ..lang.context import blamed_score
+
+                raise blamed_score(error, graph, inputs) from error.__cause__
             raise
         finally:
             if contexts is not None:
