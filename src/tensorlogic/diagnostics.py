@@ -404,7 +404,8 @@ def value_text(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     try:
-        text = repr(value)
+        many = isinstance(value, list | tuple) and len(value) > _SHORT
+        text = repr(value[:_SHORT] if many else value)  # type: ignore[index]  # no more of them is shown
     except Exception as error:  # of a class of the user's, or something nested too deeply
         if isinstance(value, int) and isinstance(error, ValueError):  # Python writes out no integer so long
             return f"about {'-' * (value < 0)}1e{int(value.bit_length() * math.log10(2))}"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.diagnostics import value_text
 
 
 @pytest.fixture
@@ -134,3 +135,15 @@ def test_a_shape_that_does_not_fit_is_told_in_plain_words(b):
     assert found.message == "input 'w' does not fit: axis 1 must be 3, got 2"
     assert found.context == ("Expected shape: [4, 3], but got: [4, 2]",)
     assert found.suggestions == ("Give an array of shape [4, 3], or declare the input with the sizes that it has",)
+
+
+def test_of_a_long_list_only_what_is_shown_is_written():
+    class Element:
+        written = 0
+
+        def __repr__(self):
+            Element.written += 1
+            return "element"
+
+    assert value_text([Element()] * 10_000) == "[" + "element, " * 6 + "elem…"
+    assert Element.written < 100
