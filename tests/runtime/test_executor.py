@@ -742,6 +742,15 @@ def test_an_error_points_at_the_graph_that_was_given_not_at_an_equal_one_that_ra
     assert str(caught.value.diagnostic.location) in places(own) - places(first())
 
 
+def test_an_error_of_a_frame_points_at_the_graph_that_was_given():
+    executor, fine = tl.Executor(), {"t": np.ones((4, 2)), "i": np.array([1, 2])}
+    executor.execute(gathered(), fine)
+    own = gathered_elsewhere()
+    with pytest.raises(tl.ExecutionError, match="index 7 is out of range") as caught:
+        executor.frame(own, {**fine, "i": np.array([1, 7])}).run()
+    assert caught.value.diagnostic.location == own.nodes[-1].location
+
+
 def test_a_factor_outside_of_the_algebra_is_told_at_the_graph_that_was_given():
     b = tl.GraphBuilder()
     first = b.build(y=b.einsum("ij,jk", b.input("p", (2, 2)), b.input("q", (2, 2)), algebra="max_product"))

@@ -179,7 +179,12 @@ class Executor:
     def frame(self, graph: EinsumGraph, inputs: Inputs | None = None) -> Frame:
         """Return a run that stands before its first step and is taken on step by step; it can be saved and loaded."""
         names, values = self.arrays(graph, {} if inputs is None else inputs)
-        return Frame(self.programs.for_call(graph, names, values, None), values)
+        program = self.programs.for_call(graph, names, values, None)
+        frame = Frame(program, values)
+        key = self.programs.store.key_of(program)
+        if key is not None and key[0] is not graph:
+            frame.graphs = graph, key[0]
+        return frame
 
     def plan(
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Sizes = None, budget: int | None = None

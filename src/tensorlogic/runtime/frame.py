@@ -40,12 +40,14 @@ class Frame:
     array([1.  , 2.72])
     """
 
-    __slots__ = ("at", "operands", "program", "slots")
+    __slots__ = ("at", "graphs", "operands", "program", "slots")
 
     def __init__(
         self, program: Program, inputs: Sequence[Any], workspace: Workspace | None = None, targets: Sequence[Any] = ()
     ) -> None:
         self.program, self.at = program, 0
+        # the graph that was given, and the equal one whose lines the program keeps
+        self.graphs: tuple[EinsumGraph, EinsumGraph] | None = None
         self.operands: tuple[Any, ...] = ()  # what the last step read, where keep_operands was called before it
         self.slots = program.template.copy()
         for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
@@ -111,14 +113,21 @@ class Frame:
                     slots[slot] = None
             n = stop
         except TensorLogicError as error:
-            raise placed(error, entries[n].step) from error.__cause__
+            raise self._at_given(placed(error, entries[n].step)) from error.__cause__
         except Exception as error:
-            raise failed(
-                self.program.plan.graph, entries[n].step, [slots[i] for i in entries[n].step.reads], error
-            ) from error
+            step = entries[n].step
+            found = failed(self.program.plan.graph, step, [slots[i] for i in step.reads], error)
+            raise self._at_given(found) from error
         finally:
             self.at = n
         return () if shown is None else (value,) if len(shown.writes) == 1 else tuple(value)
+
+    def _at_given(self, error: TensorLogicError) -> TensorLogicError:
+        if self.graphs is not None:
+            from .locations import point_at
+
+            point_at(self.graphs[0], error, made_for=self.graphs[1])
+        return error
 
     def results(self) -> tuple[Any, ...]:
         """Return the outputs as the steps made them, once all have run."""
