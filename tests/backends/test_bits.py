@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -543,3 +545,28 @@ with warnings.catch_warnings(record=True) as caught:
 print(same, turned, a.sum() == x.sum(), [w.category.__name__ for w in caught])
 """
     assert in_a_new_process(code) == "True True True ['NativeWarning']"
+
+
+@pytest.mark.parametrize("shape", [(4096, 1100), (16, 1 << 18)])
+def test_packing_numbers_on_eight_threads_takes_what_plans_count(
+    monkeypatch: pytest.MonkeyPatch, measured: Any, shape: tuple[int, int]
+) -> None:
+    """Each thread copies pieces of its own; all of them together take the two that are counted."""
+    packed.load()
+    monkeypatch.setattr(packed, "allowed", lambda: 8)
+    numbers = np.random.default_rng(0).integers(0, 2, shape, dtype=np.int8)
+    packed.pack(numbers)  # kernels and threads are there
+    meet, entered = threading.Barrier(8), threading.local()
+
+    def flags(part: Any, words: Any) -> None:  # where the threads can, all come here before one goes on
+        if not hasattr(entered, "once"):
+            entered.once = True
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meet.wait(0.5)
+        pack_flags(part, words)
+
+    pack_flags = packed._pack_flags
+    monkeypatch.setattr(packed, "_pack_flags", flags)
+    words, peak = measured(packed.pack, numbers)
+    assert (packed.unpack(words, shape[1]) == numbers.astype(bool)).all()
+    assert peak <= words.nbytes + 2 * max(packed.PIECE, shape[1]) + 50_000

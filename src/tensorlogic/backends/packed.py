@@ -90,15 +90,17 @@ def _pack_into(x: Any, out: Words) -> None:
             _pack_into(part, words)
         return
     rows = x.ndim > 1  # else one, of words of its own
-    step = max(1, PIECE // max(1, row)) if rows else len(x)
+    most = max(2, 2 * PIECE // max(1, row))  # copies of all threads together are two pieces, or two rows
+    threads = max(1, min(allowed(), len(x), most)) if rows and x.size >= sharing.PACKED_BYTES else 1
+    step = max(1, min(PIECE, 2 * PIECE // threads) // max(1, row)) if rows else len(x)
 
     def some(lo: int, hi: int) -> None:
         for k in range(lo, hi, step):
             piece = slice(k, min(k + step, hi)) if rows else slice(None)
-            flags = x[piece] if x.dtype == np.bool_ else x[piece] != 0
-            _pack_flags(np.ascontiguousarray(flags), out[piece])
+            # under no name, so that one copy is gone before the next is made
+            _pack_flags(np.ascontiguousarray(x[piece] if x.dtype == np.bool_ else x[piece] != 0), out[piece])
 
-    _shared(len(x) if rows else 1, rows and x.size >= sharing.PACKED_BYTES, some)
+    share(some, len(x) if rows else 1, threads)
 
 
 def _pack_flags(flags: Any, out: Words) -> None:
