@@ -237,6 +237,23 @@ def test_second_derivatives_of_a_fixpoint_where_the_first_is_zero():
         assert tl.Executor().execute(second, {"c": np.float64(at)})[0] == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("flat", ["floor", "stop_gradient"])
+def test_a_fixpoint_of_flat_values_has_no_tangent(flat):
+    b = tl.GraphBuilder()
+    x = b.input("x", (), "float64")
+    z = b.fixpoint(lambda z: 0.5 * z + getattr(b, flat)(x), np.float64(0))
+    ahead = tl.jvp(b.build(y=z * x))
+    assert tl.Executor().execute(ahead, {"x": 3.0, "t_x": 1.0})["t_y"] == pytest.approx(6.0)
+
+
+def test_tangents_of_tangents_of_a_fixpoint_that_is_a_line():
+    b = tl.GraphBuilder()
+    c = b.input("c", (), "float64")
+    loss = b.build(y=b.square(b.fixpoint(lambda z: 0.5 * z + c, np.float64(0))))
+    twice = tl.jvp(tl.jvp(loss, "c"), "c")
+    assert tl.Executor().execute(twice, dict.fromkeys(twice.inputs, 1.0))[0] == pytest.approx(8.0)
+
+
 def looped(kind):
     """Return a graph with a loop whose body has several inputs, and where to take its derivatives."""
     b = tl.GraphBuilder()
