@@ -241,17 +241,9 @@ def test_second_derivatives_of_a_fixpoint_where_the_first_is_zero():
 def test_a_fixpoint_of_flat_values_has_no_tangent(flat):
     b = tl.GraphBuilder()
     x = b.input("x", (), "float64")
-    z = b.fixpoint(lambda z: 0.5 * z + getattr(b, flat)(x), np.float64(0))
+    z = b.fixpoint(lambda z: 0.5 * z + getattr(b, flat)(x), x * 0)
     ahead = tl.jvp(b.build(y=z * x))
     assert tl.Executor().execute(ahead, {"x": 3.0, "t_x": 1.0})["t_y"] == pytest.approx(6.0)
-
-
-def test_tangents_of_tangents_of_a_fixpoint_that_is_a_line():
-    b = tl.GraphBuilder()
-    c = b.input("c", (), "float64")
-    loss = b.build(y=b.square(b.fixpoint(lambda z: 0.5 * z + c, np.float64(0))))
-    twice = tl.jvp(tl.jvp(loss, "c"), "c")
-    assert tl.Executor().execute(twice, dict.fromkeys(twice.inputs, 1.0))[0] == pytest.approx(8.0)
 
 
 def looped(kind):
