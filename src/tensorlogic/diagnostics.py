@@ -430,6 +430,15 @@ def bytes_text(count: int | float) -> str:
     return f"{size:,.1f} TiB"
 
 
+def count_text(count: int) -> str:
+    """Write a whole number for people, however long: Python writes out none of more than 4,300 digits.
+
+    >>> count_text(1234), count_text(10**40)
+    ('1,234', 'about 1e40')
+    """
+    return f"{count:,}" if count < 10**30 else f"about 1e{int(count.bit_length() * math.log10(2))}"
+
+
 def _brackets(shape: Sequence[int | str]) -> str:
     return "[" + ", ".join(str(d) for d in shape) + "]"
 

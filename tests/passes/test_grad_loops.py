@@ -237,6 +237,15 @@ def test_second_derivatives_of_a_fixpoint_where_the_first_is_zero():
         assert tl.Executor().execute(second, {"c": np.float64(at)})[0] == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("flat", ["floor", "stop_gradient"])
+def test_a_fixpoint_of_flat_values_has_no_tangent(flat):
+    b = tl.GraphBuilder()
+    x = b.input("x", (), "float64")
+    z = b.fixpoint(lambda z: 0.5 * z + getattr(b, flat)(x), x * 0)
+    ahead = tl.jvp(b.build(y=z * x))
+    assert tl.Executor().execute(ahead, {"x": 3.0, "t_x": 1.0})["t_y"] == pytest.approx(6.0)
+
+
 def looped(kind):
     """Return a graph with a loop whose body has several inputs, and where to take its derivatives."""
     b = tl.GraphBuilder()

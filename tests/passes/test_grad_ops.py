@@ -304,6 +304,19 @@ def test_powers_at_their_edges():
         np.testing.assert_allclose(got, [want] * 3)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8"])
+def test_second_derivatives_of_powers_whose_exponent_is_zero(dtype):
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (4,)), b.input("y", (4,), dtype)
+    slope = tl.grad(b.build(loss=b.sum(x**y)), "x")
+    at = {"x": np.array([2.0, 1.0, np.inf, np.nan]), "y": np.zeros(4, dtype)}
+    assert tl.Executor().execute(slope, at)["d_x"].tolist() == [0.0] * 4
+    if dtype == "float64":  # of y x**(y - 1) by y
+        total = b.inline(slope)["d_x"]
+        both = tl.grad(b.build(total=b.sum(total)), "y")
+        np.testing.assert_allclose(tl.Executor().execute(both, at)["d_y"][:2], [0.5, 1.0])
+
+
 def test_empty_axes():
     b = tl.GraphBuilder()
     x, w = b.input("x", ("n", 3)), b.input("w", (3, 2))

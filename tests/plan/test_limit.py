@@ -107,3 +107,34 @@ def test_a_fixpoint_says_that_it_counts_one_round():
 def test_what_is_no_limit(limit: Any):
     with pytest.raises(tl.InputError, match="flops_limit must be a whole number of at least 0"):
         tl.Executor(flops_limit=limit)
+
+
+def huge(axes: int) -> tl.EinsumGraph:
+    """Return a graph whose sizes, multiplied, are more than a float holds."""
+    b = tl.GraphBuilder()
+    x = b.broadcast_to(b.input("x", ()), [2**63 - 1] * axes)
+    y = b.einsum([list(range(axes)), list(range(axes, 2 * axes)), [0, axes]], x, b.exp(x))
+    return b.build(y=b.sum(y))
+
+
+@pytest.mark.parametrize("how", ["plain", "budget", "flops", "threads"])
+def test_sizes_whose_product_no_float_holds_are_refused(how):
+    ex = tl.Executor(
+        memory_limit=10**8, flops_limit=10 if how == "flops" else None, threads=2 if how == "threads" else 1
+    )
+    with pytest.raises(tl.InputError if how == "flops" else tl.OutOfMemoryError):
+        ex.execute(huge(20), {"x": 1.0}, budget=10**6 if how == "budget" else None)
+
+
+def test_cuts_into_more_parts_than_can_be_listed_are_refused():
+    b = tl.GraphBuilder()
+    x = b.broadcast_to(b.input("x", ()), [2**62, 2**62])
+    with pytest.raises(tl.OutOfMemoryError):
+        tl.Executor(memory_limit=10**8).execute(b.build(y=b.sum(b.exp(x))), {"x": 1.0}, budget=10**6)
+
+
+def test_an_answer_with_thousands_of_axes_is_refused_with_a_short_reason():
+    formula = tl.parse_expr("p(" + ",".join(f"x{n}" for n in range(20_000)) + ")")
+    with pytest.raises(tl.OutOfMemoryError, match=r"about 1e6020 elements.* 19992 more") as caught:
+        tl.compile(formula, tl.CompilerContext(domains={"D": 2}))
+    assert len(caught.value.diagnostic.message) < 300

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
+from ..diagnostics import count_text
 from ..errors import OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder
 from ..ir.spec import write
@@ -18,6 +19,7 @@ from .strategies import Along, QuantifierContraction, Strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
 MAX_ELEMENTS = 2**40  # of an answer
+SHOWN = 8  # of its variables, in an error
 
 
 class Value(NamedTuple):
@@ -85,10 +87,10 @@ class Emitter:
     def _refuse_huge(self, order: Sequence[Variable], expr: TLExpr) -> None:
         elements = math.prod(self.size(v) for v in order)
         if elements > MAX_ELEMENTS:
-            over = " × ".join(f"{v.name}={self.size(v):,}" for v in order)
-            message = (
-                f"the answer would have {elements:,} elements, one for every {over}; {MAX_ELEMENTS:,} are possible"
-            )
+            over = " × ".join(f"{v.name}={self.size(v):,}" for v in order[:SHOWN])
+            over += f" and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
+            many = count_text(elements)
+            message = f"the answer would have {many} elements, one for every {over}; {MAX_ELEMENTS:,} are possible"
             hint = "quantify the variables that the answer does not need"
             raise OutOfMemoryError(message, hint, code="E003").at(expr.location)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ..ir.elementwise import FUNCTIONS
-from .grad_tape import Tape, Value
+from .grad_tape import Tape, Value, may_be_float
 
 Slope = Callable[[Tape, Sequence[Value], Value, Value], Value]
 
@@ -32,8 +32,10 @@ def _power_base(t: Tape, x: Sequence[Value], y: Value, g: Value) -> Value:
         if number == 2:
             return g * 2 * base
         return g * float(number) * t.power(base, number - 1) if number else t.where(False, base, 0) * g
-    slope = exponent * t.power(base, exponent - 1)
-    return g * t.where(t.equal(exponent, 0), 0, slope)  # 0 * 0**-1 is not a number
+    nothing = t.equal(exponent, 0)  # 0 * 0**-1 is not a number
+    if may_be_float(exponent.type):  # above 0 the derivative still changes with the exponent
+        nothing = t.logical_and(nothing, t.logical_not(t.greater(t.absolute(base), 0)))
+    return g * (exponent * t.power(t.where(nothing, 1, base), exponent - 1))
 
 
 def _chosen(n: int) -> Slope:

@@ -281,6 +281,8 @@ def _fixpoint(
     body = _ahead(op.body, given, (*carries, *on[count:]), options)
     b = body.tape
     some = [n for n in range(count) if carries[n]]
+    if not some:  # what moves reaches the equation through flat functions only
+        return values, [None] * count
     outputs = [settling(b, body.moves[n], full_cotangent(b, body.tangents[n], body.values[n])) for n in some]
     others_moving = [n for n in range(count, len(args)) if on[n]]
     order = [*(body.moves[n] for n in some), *body.inputs, *(body.moves[n] for n in others_moving)]

@@ -33,6 +33,7 @@ from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
+PARTS = 1 << 20  # of one cut: their ranges are listed
 # Times as long as at once that running in parts may take by estimate; estimates err, and three is promised.
 SLOWER = 2.25
 AT_ONCE = 0.005  # seconds that it may take in any case
@@ -251,7 +252,7 @@ def _sliced(cut: Split, room: int, plans: Plans, whole: Whole, best: Slicing | N
         return slicing(size).peak_bytes <= room
 
     def quick(size: int) -> bool:  # larger parts are fewer, and take less time
-        return slicing(size).seconds <= most
+        return -(-cut.size // size) <= PARTS and slicing(size).seconds <= most
 
     # more parts than the best has are of no use
     smallest = 1 if best is None else -(-cut.size // best.number)

@@ -52,6 +52,7 @@ class Contraction(NamedTuple):
 # arrays of a block that are held at once while two factors are joined, beside truth values, and while terms are reduced
 _JOINED = {"lukasiewicz": 1, "godel_implies": 2, "goguen_implies": 3}
 REDUCED = {"logsumexp": (1, 5), "noisy_or": (1, 2)}  # of the terms, and of what becomes of them; elsewhere none and one
+LARGEST = 10**30  # of the counts that become floats, which hold no larger ones than 1e308
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
 
 

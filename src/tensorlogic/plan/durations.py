@@ -7,7 +7,7 @@ import math
 from ..ir.types import dims
 from ..passes.split import Split
 from .build import ExecutionPlan, Step
-from .cost import Contraction, elements, nbytes, points_of, rounds
+from .cost import LARGEST, Contraction, elements, nbytes, points_of, rounds
 from .fused_steps import Fused
 from .nested import is_small_product
 
@@ -37,7 +37,7 @@ def seconds(plan: ExecutionPlan, *, part: bool = False) -> float:
             kind = "bits"
         read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
         moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
-        work, move = step.flops / _RATE.get(kind, 6e9), moved / _BYTES.get(kind, 1e10)
+        work, move = min(step.flops, LARGEST) / _RATE.get(kind, 6e9), min(moved, LARGEST) / _BYTES.get(kind, 1e10)
         if kind == "matmul" and step.contraction:
             work *= (1 + _FEW / _least_side(step.contraction)) * (1 + (part and is_small_product(step)))
         elif kind not in _BYTES:
@@ -56,7 +56,7 @@ def seconds_of_parts(cut: Split, number: int, each: float) -> float:
     cut_axes += [(join.type, join.axis if join.how == "concat" else None) for join in cut.joins]
     rows = sum(number * math.prod(dims(t)[:axis]) for t, axis in cut_axes if axis is not None)
     joined = sum(nbytes(join.type) * (1 if join.how == "concat" else number) for join in cut.joins)
-    return number * (_PART + each) + rows * _RUN + joined / 1e10
+    return number * (_PART + each) + min(rows, LARGEST) * _RUN + min(joined, LARGEST) / 1e10
 
 
 def _last_axis(step: Step) -> float:

@@ -18,7 +18,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from .cost import FEW, Contraction, contraction_of, elements, in_few_slices
+from .cost import FEW, LARGEST, Contraction, contraction_of, elements, in_few_slices
 from .fused_steps import Fusable
 from .printing import describe
 from .row_groups import Footing, Group, Reading, grow_groups, read_graph, row_groups, title
@@ -224,7 +224,7 @@ def _seconds(r: Reading, i: int) -> float:
     """Return about how long NumPy takes for a contraction."""
     form = _form(r, i)
     point = TRUTH if form.kernel == "blocks" and r.types[i][0].dtype == "bool" else POINT.get(form.kernel, 0.0)
-    return point * math.prod(form.sizes.values())
+    return point * min(math.prod(form.sizes.values()), LARGEST)
 
 
 def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[Fusable]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..diagnostics import count_text
 from ..errors import InputError
 from ..ir.graph import Fixpoint
 from .build import ExecutionPlan, Step
-from .cost import rounds
+from .cost import LARGEST, rounds
 from .printing import describe
 
 
@@ -30,14 +31,14 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
     heaviest, times = max(every, key=lambda each: each[0].flops * each[1])
     types, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
     context = [
-        f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit",
-        f"The heaviest step is {describe(heaviest.op)}, which makes {types}: {heaviest.flops:,} flops{repeated}, "
+        f"Over by {count_text(needed - limit)} flops, {min(needed, LARGEST) / max(limit, 1):,.1f} times the limit",
+        f"The heaviest step is {describe(heaviest.op)}, which makes {types}: {count_text(heaviest.flops)} flops{repeated}, "
         f"{100 * heaviest.flops * times / needed:.0f}% of all",
     ]
     if any(isinstance(step.op, Fixpoint) for step, _ in every):
         context.append("A fixpoint counts one round, because only running tells how many there are")
     raise InputError(
-        f"The plan takes {needed:,} flops, the limit is {limit:,}",
+        f"The plan takes {count_text(needed)} flops, the limit is {count_text(limit)}",
         code="E309",
         context=context,
         suggestions=[
