@@ -560,6 +560,16 @@ def test_what_can_be_read_of_stacks_is_read_and_the_rest_counted(text, skipped):
     assert trace.skipped == ({"that are no stacks": 1} if skipped else {})
 
 
+@pytest.mark.parametrize("line", [b"main;\xe9 3\n", b"\xff\xfe\x00 12\n", b"main;b\xc3 4\n"])
+def test_bytes_that_are_no_text_leave_the_other_stacks(line):
+    trace = read("main;é 1\n".encode() + line + b"main;a 3\n")
+    assert {r.name: r.self_ns for r in totals(trace)} == {"é": 1, "a": 3, "main": 0}
+    assert trace.skipped == {"that are no stacks": 1}
+    with pytest.raises(tl.FormatError, match="not UTF-8 text") as caught:
+        read(line + line)
+    assert caught.value.diagnostic.code == "E231"
+
+
 def test_missing_and_cut_files(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(tl.FormatError, match="there is no file") as caught:
