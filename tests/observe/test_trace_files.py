@@ -736,3 +736,14 @@ def test_control_characters_in_texts_are_read_as_they_stand():
     found = read(b'{"traceEvents": [{"ph": "X", "name": "two\nlines\t\x01", "ts": 1, "dur": 2}], "a": "\r"}')
     assert [e.name for e in found.events()] == ["two\nlines\t\x01"]
     assert (found.skipped, found.damage, found.chrome.fields) == ({}, None, {"a": b'"\\r"'})
+
+
+@pytest.mark.parametrize("cut", [40, 120, 1000, 5000])
+def test_a_file_without_its_beginning_is_read_from_the_next_event_on(cut):
+    whole = json.dumps({"traceEvents": [x(10 * n, 2, name=f"op{n}") for n in range(200)], "b": 2}).encode()
+    found = read(whole[cut:])
+    names = [e.name for e in found.events()]
+    assert names == [f"op{n}" for n in range(200)][-len(names) :]
+    assert len(names) == whole[cut:].split(b"}, {", 1)[1].count(b'"name"')
+    assert (found.skipped, found.damage) == ({"that are no events": 1}, "its beginning is missing")
+    assert found.chrome.fields == {"b": b"2"}
