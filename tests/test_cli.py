@@ -263,14 +263,19 @@ def test_levels(folder):
         ("nope.npz:a", "there is no file 'nope.npz'"),
         ("layer.txt", "cannot read 'layer.txt': it is a file of another kind, and no JSON"),
         ("", "it is no file, and no JSON"),
+        ("empty.json", "cannot read 'empty.json': the file is empty"),
+        ("cut.json", "cannot read 'cut.json': it is no JSON: "),
+        ("[1, 2", "cannot read '[1, 2': it is no JSON: "),
+        ("layer.npy", "cannot read 'layer.npy': it holds no array"),
     ],
 )
 def test_an_input_that_is_no_file(folder, value, said):
-    (folder / "layer.txt").write_text("3")
+    for name, text in {"layer.txt": "3", "empty.json": "\n", "cut.json": "[1, 2", "layer.npy": "3"}.items():
+        (folder / name).write_text(text)
     done = call("run", "layer.json", "-i", f"x={value}")
     assert done.exit_code == 1
     assert said in done.output
-    assert "Expecting value" not in done.output
+    assert "Expecting value" not in done.output and "pickle" not in done.output
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..", "c:\\evil", "C:evil", "nul\0"])

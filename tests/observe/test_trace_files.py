@@ -560,6 +560,16 @@ def test_what_can_be_read_of_stacks_is_read_and_the_rest_counted(text, skipped):
     assert trace.skipped == ({"that are no stacks": 1} if skipped else {})
 
 
+@pytest.mark.parametrize("line", [b"main;\xe9 3\n", b"\xff\xfe\x00 12\n", b"main;b\xc3 4\n"])
+def test_bytes_that_are_no_text_leave_the_other_stacks(line):
+    trace = read("main;é 1\n".encode() + line + b"main;a 3\n")
+    assert {r.name: r.self_ns for r in totals(trace)} == {"é": 1, "a": 3, "main": 0}
+    assert trace.skipped == {"that are no stacks": 1}
+    with pytest.raises(tl.FormatError, match="not UTF-8 text") as caught:
+        read(line + line)
+    assert caught.value.diagnostic.code == "E231"
+
+
 def test_missing_and_cut_files(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(tl.FormatError, match="there is no file") as caught:
@@ -692,3 +702,48 @@ def test_a_bracket_too_many_between_events_is_one_that_is_no_event(form, stray):
     found = read((form % ",".join([first + stray, *others])).encode())
     assert (len(found), found.skipped, found.damage) == (1000, {"that are no events": 1}, None)
     assert found.chrome.fields == ({"b": b"2"} if "b" in form else {})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"ph":"X","name":"lambda [{"a" }, ] }","ts":1,"dur":2}',
+        '{"ph":"X","name":"never closed, "ts":1,"dur":2,"args":{"shapes":[[1,2],[3]]}}',
+        '{"ph":"X","name":"C:\\Users","ts":1,"dur":2}',
+        '{}}"ph":"X","name":"a","ts":1,"dur":2}',
+        '{"ph":"X","name":"a"}}{',
+    ],
+)
+def test_a_broken_event_takes_no_others_with_it(broken):
+    names = [f"kernel {n}" for n in range(600)]
+    names[500] = "a }, 4>"  # which closes the brackets of what looks like one long text to here
+    events = [json.dumps(x(10 * n, 2, name=name, args={"dims": [[n, 2], []]})) for n, name in enumerate(names)]
+    found = read(f'{{"a": 1, "traceEvents": [{",".join([*events[:300], broken, *events[300:]])}], "b": 2}}'.encode())
+    assert len(found) >= 599  # the next one may be seen as a part of it
+    assert {e.name for e in found.events()} <= set(names)
+    assert 601 <= len(found) + sum(found.skipped.values()) <= 602
+    assert (found.chrome.fields, found.damage) == ({"a": b"1", "b": b"2"}, None)
+
+
+def test_many_broken_events_late_in_a_large_file_leave_all_others():
+    good = json.dumps(x(1, 2, args={"stack": "frame " * 3000}))
+    broken = '{"ph":"X","name":"say "hello" twice","ts":1,"dur":2}'
+    found = read(f"[{','.join([good] * 900 + [good, broken] * 100)}]".encode())
+    assert (len(found), found.skipped, found.damage) == (1000, {"that are no events": 100}, None)
+
+
+def test_control_characters_in_texts_are_read_as_they_stand():
+    found = read(b'{"traceEvents": [{"ph": "X", "name": "two\nlines\t\x01", "ts": 1, "dur": 2}], "a": "\r"}')
+    assert [e.name for e in found.events()] == ["two\nlines\t\x01"]
+    assert (found.skipped, found.damage, found.chrome.fields) == ({}, None, {"a": b'"\\r"'})
+
+
+@pytest.mark.parametrize("cut", [40, 120, 1000, 5000])
+def test_a_file_without_its_beginning_is_read_from_the_next_event_on(cut):
+    whole = json.dumps({"traceEvents": [x(10 * n, 2, name=f"op{n}") for n in range(200)], "b": 2}).encode()
+    found = read(whole[cut:])
+    names = [e.name for e in found.events()]
+    assert names == [f"op{n}" for n in range(200)][-len(names) :]
+    assert len(names) == whole[cut:].split(b"}, {", 1)[1].count(b'"name"')
+    assert (found.skipped, found.damage) == ({"that are no events": 1}, "its beginning is missing")
+    assert found.chrome.fields == {"b": b"2"}

@@ -213,6 +213,16 @@ def _member(path: str, key: str) -> Any:
     return arrays[key]
 
 
+def _json(text: str) -> Any:
+    """Return what JSON says, or say that it is none."""
+    if not text.strip():
+        raise ValueError("the file is empty")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+
+
 def read_value(name: str, text: str) -> Any:
     """Read one input: an array file, a key of an archive, or JSON on the command line."""
     import numpy as np
@@ -230,9 +240,13 @@ def read_value(name: str, text: str) -> Any:
         if ending and (not key or key[0] == ":"):
             return _member(tensors + ending, key[1:] or name)
         if text.endswith(".npy"):
-            return np.load(text, allow_pickle=False)
+            with open(text, "rb") as file:  # noqa: PTH123
+                if file.read(6) != np.lib.format.MAGIC_PREFIX:  # which NumPy takes for pickled objects
+                    raise ValueError("it holds no array, for NumPy's begin otherwise")
+                file.seek(0)
+                return np.load(file, allow_pickle=False)
         if text.endswith(".json"):
-            return json.loads(Path(text).read_text(encoding="utf-8"))
+            return _json(Path(text).read_text(encoding="utf-8"))
         if text.endswith(".npz") and Path(text).is_file():
             with np.load(text, allow_pickle=False) as archive:
                 keys = list(archive)
@@ -241,7 +255,7 @@ def read_value(name: str, text: str) -> Any:
         if not text.strip() or not re.match(r"\s*([-\[{\"\d]|true|false|null|NaN|-?Infinity)", text):
             there = "a file of another kind" if Path(text).is_file() else "no file"
             raise ValueError(f"it is {there}, and no JSON")
-        return json.loads(text)
+        return _json(text)
     except FileNotFoundError as error:
         missing = no_file(Path(error.filename)).diagnostic
         raise InputError(f"input {name!r}: {missing.message}", *missing.suggestions, code="E306") from None

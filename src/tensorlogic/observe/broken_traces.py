@@ -12,6 +12,8 @@ from ..diagnostics import value_text
 from .trace_decoding import read_json, write_json
 
 WASTED = 1 << 30  # characters read in vain, at places that are no JSON, after which the rest of a file is only counted
+WINDOW = 1 << 14  # characters that values are read from: Python counts lines from the first, wherever one is broken
+CUT = 16  # characters before the end of a window where a value that is broken may only be cut
 PATIENCE = 1 << 22  # characters of broken values whose brackets are followed
 EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
 OF_EVENT = '"(?:ph|name|cname|cat|pid|tid|ts|tts|dur|tdur|id|bind_id|args|s|bp)"'
@@ -29,7 +31,7 @@ CLOSING = {"{": "}", "[": "]"}
 
 
 class BrokenFile:
-    """A Chrome file that is not JSON as a whole; NaN is read as null.
+    """A Chrome file that is not JSON as a whole; NaN is read as null, control characters in texts as they stand.
 
     ``fields``, beside the events, and ``damage``, what else is wrong with the file, are known after the last event.
 
@@ -42,6 +44,7 @@ class BrokenFile:
         self.fields: dict[str, bytes] = {}
         self.damage: str | None = None
         self._text, self._at = text, 0
+        self._window, self._start = "", 0  # a piece of the text, and where it stands there
         self._wasted, self._patience, self._between = 0, PATIENCE, list(BETWEEN_EVENTS)
         self._unread = 0  # events in what is passed over
 
@@ -93,6 +96,9 @@ class BrokenFile:
             if stray := STRAY.match(self._text, self._at):
                 self._at = stray.end() - 1
                 yield b""
+            elif sign == "}" and (following := BETWEEN_EVENTS[0].search(self._text, self._at + 1)):
+                self._to(following.end())  # no end, for more events stand behind it
+                yield b""
             elif sign in ("]", "}", ""):
                 self._at += sign == "]"  # where that is missing, what holds the list goes on
                 return
@@ -101,6 +107,7 @@ class BrokenFile:
                 self._field(field, AFTER_EITHER)  # more events may follow, or the bracket
             else:
                 yield self._value(AFTER_EVENT) or b""
+        self._damage("too much of it is broken to be read to its end")
         self._pass_rest()
 
     def _next(self) -> str:
@@ -113,6 +120,11 @@ class BrokenFile:
             self._damage("more stands behind the end of its JSON")
             self._pass_rest()
 
+    def _to(self, place: int) -> None:
+        """Pass over a broken event, and count those that are lost with it."""
+        self._unread += max(0, self._text.count('"ph"', self._at, place) - 1)
+        self._at = place
+
     def _pass_rest(self) -> None:
         """Go to the end, and count the events on the way."""
         self._unread += self._text.count('"ph"', self._at)
@@ -124,16 +136,36 @@ class BrokenFile:
     def _value(self, after: re.Pattern[str]) -> bytes | None:
         """Read the value that stands here, or go behind one that is broken."""
         try:
-            value, self._at = read_json.raw_decode(self._text, self._at)
-        except (ValueError, ArithmeticError, RecursionError) as error:
-            unclosed = not isinstance(error, json.JSONDecodeError) or error.msg.startswith("Unterminated string")
-            self._wasted += len(self._text) if unclosed else self._at  # so far Python counts lines for its message
+            value = self._read(WINDOW)
+        except (ValueError, ArithmeticError, RecursionError):
             self._skip(after)
             return None
         try:
             return write_json(value)
         except (ValueError, ArithmeticError, RecursionError):
             return None  # half of a pair of surrogates, or a number beyond all floats
+
+    def _read(self, size: int) -> object:
+        """Read the value that stands here; from a larger piece of the text where the one at hand ends too early."""
+        if self._at >= self._start + len(self._window):
+            self._start, self._window = self._at, self._text[self._at : self._at + size]
+        window, self._window = self._window, ""  # it goes on where nothing is broken
+        last = self._start + len(window) == len(self._text)
+        try:
+            value, end = read_json.raw_decode(window, self._at - self._start)
+        except json.JSONDecodeError as error:
+            unclosed = error.msg.startswith("Unterminated string")
+            self._wasted += len(window) if unclosed else error.pos
+            if last or not (unclosed or error.pos > len(window) - CUT):
+                raise
+        except (ValueError, ArithmeticError, RecursionError):
+            self._wasted += len(window)
+            raise
+        else:
+            if last or end < len(window):
+                self._at, self._window = self._start + end, window
+                return value
+        return self._read(16 * size)
 
     def _skip(self, after: re.Pattern[str]) -> None:
         """Go behind a broken value: where its brackets end, if that fits, else to the next event that can be seen."""
@@ -146,10 +178,10 @@ class BrokenFile:
             elif sign[0] == '"' or (sign == "," and closing):
                 continue
             elif not closing:
-                if after.match(self._text, token.start()):
+                if after.match(self._text, token.start()) and self._text.count('"ph"', start, token.start()) < 2:
                     self._at = token.start()
                     return
-                break
+                break  # so too where they close by chance, far behind a text that never ends
             elif closing.pop() != sign:
                 break
         self._patience -= until - start
@@ -159,7 +191,7 @@ class BrokenFile:
         while self._between:
             following = self._between[0].search(self._text, self._at)
             if following is not None:
-                self._at = following.end()
+                self._to(following.end())
                 return
             del self._between[0]  # what is not in the rest of the file need not be sought again
         self._at = max(self._at, self._text.find('"ph"', self._at) + 1)  # this event is counted by who asked for it

@@ -27,6 +27,7 @@ from .trace_decoding import (
     with_skipped,
 )
 
+ESCAPED = re.compile("[\udc80-\udcff]")  # a byte that is no text
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 
@@ -135,16 +136,19 @@ def _stack(line: str) -> tuple[tuple[str, ...], int] | None:
 
 def collapsed(data: bytes) -> Trace:
     """Lay stacks side by side: their order in time is not known, their weights count as nanoseconds."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        text = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
-        raise FormatError(text, "traces are JSON or collapsed stacks, or gzip of those", code="E231") from None
+    text, no_text = data.decode("utf-8", "surrogateescape"), None
+    if ESCAPED.search(text):
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            what = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
+            no_text = FormatError(what, "traces are JSON or collapsed stacks, or gzip of those", code="E231")
     weights: Counter[tuple[str, ...]] = Counter()
     lines = text.split("\n")
     read, broken = 0, list[int]()  # the places of lines that are no stacks
     for n, line in enumerate(lines):
-        if (stack := _stack(line.removesuffix("\r"))) is not None:
+        stack = None if no_text and ESCAPED.search(line) else _stack(line.removesuffix("\r"))
+        if stack is not None:
             weights[stack[0]] += stack[1]
             read += 1
         elif line.strip():
@@ -152,7 +156,7 @@ def collapsed(data: bytes) -> Trace:
     whole = [n for n in broken if n + 1 < len(lines)]  # without the last line, which may have been cut
     if broken and read <= len(whole):  # another text, of which some lines end in numbers
         first = f"line {broken[0] + 1} is not a stack and its weight: {lines[broken[0]][:60]!r}"
-        raise FormatError(first, "a line of collapsed stacks reads: main;load;parse 12", code="E252")
+        raise no_text or FormatError(first, "a line of collapsed stacks reads: main;load;parse 12", code="E252")
     events: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0

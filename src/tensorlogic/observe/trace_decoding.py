@@ -16,7 +16,8 @@ from .trace import Trace
 
 NO_EVENTS, NO_TIME, NO_DURATION = "that are no events", "without a time", "without a duration"  # why some are skipped
 NEVER_END, NEVER_BEGIN = "that begin and never end", "that end and never begin"
-read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)  # NaN is null
+# NaN is null; not strict: line breaks and other control characters stand in texts as they are
+read_json = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None, strict=False)
 write_json = msgspec.json.Encoder(decimal_format="number").encode
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from ..errors import FormatError
-from .broken_traces import BrokenFile
+from .broken_traces import BETWEEN_EVENTS, BrokenFile
 from .columns import Names
 from .other_readers import collapsed, rust, speedscope
 from .trace import ChromeParts, Trace, TraceEvent
@@ -68,7 +69,12 @@ def read(data: bytes, damage: str | None = None) -> Trace:
 
 def _read(data: bytes, damaged: bool) -> Trace:
     if not JSON_START.match(data):
-        return collapsed(data[: data.rfind(b"\n") + 1] if damaged else data)  # a line that was cut has another weight
+        try:
+            return collapsed(
+                data[: data.rfind(b"\n") + 1] if damaged else data
+            )  # a line that was cut has another weight
+        except FormatError as error:
+            return _without_beginning(data.decode("utf-8", "replace"), error)
     try:
         file = decoded(data, dict[str, msgspec.Raw] if data.lstrip()[:1] == b"{" else list[msgspec.Raw])
     except FormatError as error:
@@ -94,6 +100,18 @@ def _read(data: bytes, damaged: bool) -> Trace:
         return rust(data)
     hint = 'Chrome files have "traceEvents", speedscope files "profiles", those of the Rust crate "entries"'
     raise FormatError("this JSON is not a trace", hint, code="E703")
+
+
+def _without_beginning(text: str, error: FormatError) -> Trace:
+    """Read a Chrome file whose beginning is missing; raise the error where nothing looks like the next of its events."""
+    following = BETWEEN_EVENTS[0].search(text)
+    if following is None:
+        raise error
+    broken = BrokenFile('{"traceEvents": [' + text[following.end() :])
+    before = [b""] if '"' in text[: following.start()] else []  # what is left of the event that was cut
+    trace = _chrome(chain(before, broken.events()), "$.traceEvents", broken.fields, error)
+    trace.damage = "its beginning is missing"
+    return trace
 
 
 def _chrome(
