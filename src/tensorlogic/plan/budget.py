@@ -157,6 +157,10 @@ def fitted(
         # parts run one after the other: what several threads do side by side is no measure for them
         at_once = min(seconds(plan) for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps))
         piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
+        if piece.peak_bytes > budget:  # the least that works may be another plan of the whole
+            piece = min(
+                piece, *(Whole(plan, plan.peak_bytes, seconds(plan)) for plan in others), key=lambda p: p.peak_bytes
+            )
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget, plans.enough)
     return piece

@@ -53,12 +53,18 @@ class Contraction(NamedTuple):
 _JOINED = {"lukasiewicz": 1, "godel_implies": 2, "goguen_implies": 3}
 REDUCED = {"logsumexp": (1, 5), "noisy_or": (1, 2)}  # of the terms, and of what becomes of them; elsewhere none and one
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
+# elements that these work on at once, and what they hold of each beside the operand and the result
+_HELD = {"erf": (1 << 14, 24), "sigmoid": (1 << 16, 9)}
 
 
 def scratch_bytes(op: Op, args: Sequence[TensorType], result: TensorType) -> int:
     """Return the bytes that NumPy takes while an operation runs that is no contraction: masks of implications, copies and casts."""
     size = ITEMSIZE[result.dtype or "float64"]
     match op:
+        case ops.Elementwise("erf" | "sigmoid" as fn):
+            block, each = _HELD[fn]
+            held = each * min(block, elements(result)) if fn == "sigmoid" or result.dtype == "float32" else 0
+            return held + (nbytes(result) if args[0].dtype != result.dtype else 0)
         case ops.Elementwise(fn):
             values = {"godel_implies": 1, "goguen_implies": 2}.get(fn, 0)
             return elements(result) * (1 + values * size) if values else 0

@@ -13,7 +13,7 @@ from .nested import is_small_product
 
 # Operations in a second, elsewhere 6e9; fast processors' rates, as what parts add is then not thought too little. What is done on
 # bits takes as long as bits are set, which may be few: packing them counts alone.
-_RATE = {"bits": math.inf, "fixpoint": math.inf, "closure": 5e10, "algebra": 2e11, "matmul": 5e10}
+_RATE = {"bits": math.inf, "fixpoint": math.inf, "closure": 5e10, "algebra": 2e11, "matmul": 5e10, "truths": 5e10}
 # Bytes in a second, elsewhere 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
 _FEW = 8  # rows with which a product of matrices takes twice as long for each as with many
@@ -35,6 +35,8 @@ def seconds(plan: ExecutionPlan, *, part: bool = False) -> float:
         kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
         if kind == "algebra" and step.types[0].dtype == "bool":
             kind = "bits"
+        elif kind == "blocks" and step.types[0].dtype == "bool":  # truth values that are compared where they are
+            kind = "truths"
         read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
         moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
         work, move = step.flops / _RATE.get(kind, 6e9), moved / _BYTES.get(kind, 1e10)
