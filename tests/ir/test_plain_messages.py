@@ -165,3 +165,13 @@ def test_functions_of_numpy_are_not_taken_for_misspelt_ones(b, x):
             use(x if use is np.arcsinh else b.input("m", (2, 2), "float32"))
         assert not any(f"did you mean '{wrong}'" in hint for hint in caught.value.diagnostic.suggestions)
     assert "write b.sqrt(b.sum(b.square(x)))" in caught.value.diagnostic.suggestions
+
+
+def test_a_mask_is_not_told_to_become_the_places_0_and_1(b, x):
+    mask = np.array([True, False, True])
+    with pytest.raises(tl.TensorLogicError, match=r"indices must be integers, got bool") as caught:
+        b.gather(x, mask)
+    [hint] = caught.value.diagnostic.suggestions
+    assert "np.flatnonzero(mask)" in hint and "cast" not in hint
+    out = tl.Executor().execute(b.build(y=b.gather(x, np.flatnonzero(mask))), {"x": np.arange(3, dtype="f4")})
+    assert out["y"].tolist() == [0, 2]
