@@ -5,6 +5,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.diagnostics import value_text
+from tensorlogic.ir.tensor import ELSEWHERE
 
 
 @pytest.fixture
@@ -147,3 +148,43 @@ def test_of_a_long_list_only_what_is_shown_is_written():
 
     assert value_text([Element()] * 10_000) == "[" + "element, " * 6 + "elem…"
     assert Element.written < 100
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_names_of_numpy_and_pytorch_are_told_as_they_are_written_here(b, name):
+    """The nearest name was another thing: `b.unsqueeze` was told to squeeze, `b.cat` to cast, `b.norm` to draw numbers."""
+    x, y = b.input("x", (3, 3), "float32"), b.input("y", (3, 3), "float32")
+    told = f"write {ELSEWHERE[name]}"
+    with pytest.raises(AttributeError) as caught:
+        getattr(b, name)
+    assert str(caught.value) == f"a GraphBuilder has no {name!r}; {told}"
+    if not hasattr(type(x), name):
+        with pytest.raises(AttributeError) as caught:
+            getattr(x, name)
+        assert str(caught.value) == f"a tensor in a graph has no {name!r}; {told}"
+    given = {"x": np.ones((3, 3), "f4"), "y": np.ones((3, 3), "f4")}
+    vector = name == "outer"
+    names = {
+        "b": b, "np": np, "tl": tl, "x": x[0] if vector else x, "y": y[0] if vector else y, "axis": 1, "dtype": "float64",
+        "order": (1, 0), "shape": (9,) if name == "view" else (3,), "n": 4, "table": x, "indices": [0, 2], "inputs": given,
+        "graph": b.build(y=b.sum(x + y)), "executor": tl.Executor(),
+    }  # fmt: skip
+    eval(ELSEWHERE[name], names)
+
+
+def test_functions_of_numpy_are_not_taken_for_misspelt_ones(b, x):
+    for use, wrong in ((np.linalg.inv, "min"), (np.arcsinh, "arcsin"), (np.linalg.norm, "min")):
+        with pytest.raises(tl.GraphError) as caught:
+            use(x if use is np.arcsinh else b.input("m", (2, 2), "float32"))
+        assert not any(f"did you mean '{wrong}'" in hint for hint in caught.value.diagnostic.suggestions)
+    assert "write b.sqrt(b.sum(b.square(x)))" in caught.value.diagnostic.suggestions
+
+
+def test_a_mask_is_not_told_to_become_the_places_0_and_1(b, x):
+    mask = np.array([True, False, True])
+    with pytest.raises(tl.TensorLogicError, match=r"indices must be integers, got bool") as caught:
+        b.gather(x, mask)
+    [hint] = caught.value.diagnostic.suggestions
+    assert "np.flatnonzero(mask)" in hint and "cast" not in hint
+    out = tl.Executor().execute(b.build(y=b.gather(x, np.flatnonzero(mask))), {"x": np.arange(3, dtype="f4")})
+    assert out["y"].tolist() == [0, 2]

@@ -439,3 +439,10 @@ def test_show_without_domains_numbers_every_axis():
     answer = np.array([[False, True, False]])
     assert tl.show(answer) == tl.show(answer, 1, 3)
     assert "axis 0  axis 1" in tl.show({"a": answer}) and tl.show(np.float64(2.5)) == "2.5"
+
+
+def test_show_keeps_several_outputs_apart():
+    one, other = np.array([[0.5, 0.0]]), np.array([0.25, 0.0])
+    shown = str(tl.show({"one": one, "other": other}))
+    assert shown == f"one\n{tl.show(one)}\n\nother\n{tl.show(other)}"
+    assert tl.show({"one": one}) == tl.show(one)

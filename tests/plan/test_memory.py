@@ -157,3 +157,11 @@ def test_joins_over_nothing_are_planned_on_bits(shape: tuple[int, int], monkeypa
     for native in (False, True):
         found = tl.Executor(native=native).execute(graph, {"x": np.zeros(shape, np.float32)})["y"]
         assert found.shape == (shape[0], shape[0]) and not found.any()
+
+
+@pytest.mark.parametrize(("fn", "dtype"), [("erf", "float32"), ("sigmoid", "int32"), ("sigmoid", "float64")])
+def test_what_functions_hold_beside_their_result_is_planned(fn: str, dtype: str) -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (500, 400), dtype)
+    planned, measured = _measured(b.build(y=getattr(b, fn)(x)), np.ones((500, 400), dtype))
+    assert measured <= planned + (512 << 10)  # a thread beside it holds another block

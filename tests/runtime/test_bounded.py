@@ -447,3 +447,38 @@ def test_deep_graphs_are_cut_though_they_have_many_weights() -> None:
     graph = b.build(y=b.sum(h, axis=1))
     whole = tl.Executor().plan(graph)
     assert tl.Executor().plan(graph, budget=whole.peak_bytes // 3).peak_bytes <= whole.peak_bytes // 3
+
+
+def test_a_boolean_matrix_times_a_vector_is_not_cut_into_hundreds_of_parts(monkeypatch):
+    """In 500 parts it took five times as long as at once: comparing truth values had been thought to be slow."""
+    monkeypatch.undo()
+    b = GraphBuilder()
+    x, y = b.input("x", (5000, 5000), "bool"), b.input("y", (5000,), "bool")
+    graph = b.build(r=b.einsum("ij,j->i", x, y, algebra="boolean"))
+    executor = tl.Executor()
+    whole = executor.plan(graph).peak_bytes
+    with pytest.raises(OutOfMemoryError) as caught:
+        executor.plan(graph, budget=1000)
+    least = int(re.search(r"allow ([\d,]+) bytes", str(caught.value)).group(1).replace(",", ""))
+    assert least <= whole  # which works
+    plan = executor.plan(graph, budget=least)
+    assert plan.peak_bytes <= least
+    assert all(step.cut is None or len(step.cut.ranges) < 150 for step in plan.steps)
+
+
+def test_a_log_sum_exp_within_a_budget_is_neither_numpys_nor_in_parts_of_few_rows(monkeypatch):
+    """NumPy's needs less memory and takes forty times as long as machine code; parts of 8 rows take eighteen times as long."""
+    monkeypatch.undo()
+    b = GraphBuilder()
+    x, y = b.input("x", (300, 300), "float32"), b.input("y", (300, 300), "float32")
+    graph = b.build(r=b.einsum("xy,yz->xz", x, y, algebra="log_sum_exp"))
+    executor = tl.Executor(native=True)
+    whole = executor.plan(graph)
+    with pytest.raises(OutOfMemoryError) as caught:
+        executor.plan(graph, budget=1000)
+    least = int(re.search(r"allow ([\d,]+) bytes", str(caught.value)).group(1).replace(",", ""))
+    for budget in (whole.peak_bytes - 1, least):
+        plan = executor.plan(graph, budget=budget)
+        for body in [body for step in plan.steps for body in step.bodies] or [plan]:
+            assert [step.op.kind for step in body.steps] == ["algebra"]
+            assert min(body.steps[0].types[0].shape) > 8

@@ -12,7 +12,7 @@ import numpy as np
 from .base import Kernel
 
 Array = Any
-BLOCK = 1 << 16  # elements that are worked on at once, so that they stay in cache
+BLOCK = 1 << 14  # elements that are worked on at once, so that they stay in cache: plan/cost.py counts what they take
 LEAST, MOST = np.array(-4.0), np.array(4.0)
 # from the highest power down
 ABOVE = [

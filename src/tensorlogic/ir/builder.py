@@ -21,7 +21,7 @@ from .layers import Layers
 from .ops import Op, add_constant
 from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
-from .tensor import GraphDraft, Tensor
+from .tensor import ELSEWHERE, GraphDraft, Tensor
 from .type_rules import node_types
 from .types import (
     INTEGERS,
@@ -64,6 +64,8 @@ class GraphBuilder(Layers[Tensor]):
             near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
             if name in ("output", "outputs", "add_output", "set_output"):
                 near = "; outputs are named where the graph is built: b.build(y=...)"
+            elif name in ELSEWHERE:
+                near = f"; write {ELSEWHERE[name]}"
             raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
 
     def shape_of(self, x: Any) -> TensorShape | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import GraphError, TensorLogicError, nearest
+from ..errors import GraphError, TensorLogicError, known_names
 from .elementwise import FUNCTIONS
 from .graph import Node
 from .methods import Axes, TensorMethods
@@ -83,6 +83,38 @@ def _sizes_or_axes(values: tuple[Any, ...]) -> Sequence[Any]:
     return values[0] if whole else values
 
 
+# What NumPy and PyTorch have under names that graphs do not, as it is written here. Names that are close may mean the opposite.
+ELSEWHERE = {
+    "T": "b.transpose(x)",
+    "arange": "b.iota(n)",
+    "astype": "b.cast(x, dtype)",
+    "backward": "tl.grad(graph, wrt=['x'])",
+    "bmm": "b.matmul(x, y)",
+    "cat": "b.concat([x, y], axis)",
+    "concatenate": "b.concat([x, y], axis)",
+    "detach": "b.stop_gradient(x)",
+    "dot": "x @ y",
+    "embedding": "b.gather(table, indices)",
+    "flatten": "b.reshape(x, (-1,))",
+    "item": "executor.execute(graph, inputs)['y']",
+    "mm": "x @ y",
+    "ndim": "len(x.shape)",
+    "norm": "b.sqrt(b.sum(b.square(x)))",
+    "numpy": "executor.execute(graph, inputs)['y']",
+    "ones": "b.constant(np.ones(shape))",
+    "outer": "b.einsum('i,j->ij', x, y)",
+    "permute": "b.transpose(x, order)",
+    "ravel": "b.reshape(x, (-1,))",
+    "reduce_sum": "b.sum(x)",
+    "std": "b.sqrt(b.var(x))",
+    "swapaxes": "b.transpose(x, order)",
+    "tensordot": "b.einsum('ij,jk->ik', x, y)",
+    "tolist": "executor.execute(graph, inputs)['y'].tolist()",
+    "unsqueeze": "b.expand_dims(x, axis)",
+    "variance": "b.var(x)",
+    "view": "b.reshape(x, shape)",
+    "zeros": "b.constant(np.zeros(shape))",
+}
 BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}
 
 
@@ -125,7 +157,7 @@ class Tensor(TensorOperators["Tensor"]):
         if options.keys() == {"out"} and options["out"][0] is operands[0]:
             options = {}  # array += x: the array's name now stands for the sum
         if method != "__call__" or options or not (name in FUNCTIONS or name in BITWISE or name == "matmul"):
-            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
+            hint = f"write b.{name}(...)" if name in FUNCTIONS else _instead(name, FUNCTIONS)
             how = f".{method}" if method != "__call__" else f" with {', '.join(options)}=" if options else ""
             raise GraphError(f"np.{name}{how} on a tensor of a graph is not there", hint, code="E142")
         if name in BITWISE:
@@ -140,8 +172,7 @@ class Tensor(TensorOperators["Tensor"]):
             shape = self.builder._shape(self, f"np.{name}")
             return len(shape) if name == "ndim" else shape
         if name not in _AS_NUMPY:
-            ours = "concat" if name == "concatenate" else name
-            hint = f"write b.{ours}(...)" if hasattr(self.builder, ours) else nearest(name, _AS_NUMPY)[0]
+            hint = f"write b.{name}(...)" if hasattr(self.builder, name) else _instead(name, _AS_NUMPY)
             raise GraphError(f"np.{name} on a tensor of a graph is not there", hint, code="E142")
         try:
             return getattr(self.builder, name)(*args, **options)
@@ -181,8 +212,13 @@ class Tensor(TensorOperators["Tensor"]):
         """Say how a method of NumPy's arrays is written; only asked for what a tensor does not have."""
         if name.startswith("_") or name in Tensor.__slots__:
             raise AttributeError(name)
-        ours = "x @ y" if name == "dot" else f"b.{name}(x)" if hasattr(type(self.builder), name) else ""
+        ours = f"b.{name}(x)" if hasattr(type(self.builder), name) else ELSEWHERE.get(name, "")
         raise AttributeError(f"a tensor in a graph has no {name!r}{ours and '; write '}{ours}", name=name, obj=self)
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    """Return what to write for a function that NumPy has and a graph does not: it is no misspelt one."""
+    return f"write {ELSEWHERE[name]}" if name in ELSEWHERE else known_names(list(known))[0]
 
 
 class GraphDraft:

@@ -148,6 +148,8 @@ def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> Tens
     data, indices = args[0].shape, args[1].shape
     if args[1].dtype is not None and args[1].dtype not in INTEGERS:
         hint = "cast them: b.cast(indices, 'int64')"
+        if args[1].dtype == "bool":  # as numbers they would be the places 0 and 1
+            hint = "a mask is no list of places: keep all places with b.where(mask, x, 0), or give np.flatnonzero(mask)"
         raise DTypeError(f"{op.name}: indices must be integers, got {args[1].dtype}", hint, code="E121")
     if data is None or indices is None:
         return None

@@ -152,13 +152,16 @@ def fitted(
     piece: Piece = whole
     if whole.peak_bytes > budget:
         others = [whole.plan] if whole_plans is None else whole_plans()
-        fitting = [Whole(plan, plan.peak_bytes, seconds(plan)) for plan in others if plan.peak_bytes <= budget]
-        if fitting:
-            return min(fitting, key=lambda p: p.seconds)
         # parts run one after the other: what several threads do side by side is no measure for them
         alone = [plan for plan in others if all(s.cut is None or s.cut.threads == 1 for s in plan.steps)]
-        at_once = min(map(seconds, alone or [whole.plan]))
-        piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * at_once))
+        most = max(AT_ONCE, SLOWER * min(map(seconds, alone or [whole.plan])))
+        quick = [own for own in (Whole(plan, plan.peak_bytes, seconds(plan)) for plan in others) if own.seconds <= most]
+        fitting = [own for own in quick if own.peak_bytes <= budget]
+        if fitting:
+            return min(fitting, key=lambda p: p.seconds)
+        piece = _nearest(graph, budget, plans, DEPTH, most)
+        if piece.peak_bytes > budget:  # the least that works may be another plan of the whole
+            piece = min(piece, *quick, key=lambda p: p.peak_bytes)
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget, plans.exhausted)
     return piece
@@ -288,7 +291,7 @@ def _slicing(
 ) -> Slicing:
     each = held[0] + max(_part_bytes(cut, p) for p in pieces.values())
     peak = max(before.peak_bytes, each, held[1] + after.peak_bytes)
-    parts = seconds_of_parts(cut, number, pieces[max(pieces)].seconds)
+    parts = seconds_of_parts(cut, number, max(p.seconds for p in pieces.values()))  # a kernel of less may be another
     return Slicing(cut, number, before, pieces, after, peak, before.seconds + parts + after.seconds, whole, held)
 
 

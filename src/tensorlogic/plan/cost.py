@@ -54,6 +54,8 @@ _JOINED = {"lukasiewicz": 1, "godel_implies": 2, "goguen_implies": 3}
 REDUCED = {"logsumexp": (1, 5), "noisy_or": (1, 2)}  # of the terms, and of what becomes of them; elsewhere none and one
 LARGEST = 10**30  # of the counts that become floats, which hold no larger ones than 1e308
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
+# elements that these work on at once, and what they hold of each beside the operand and the result
+_HELD = {"erf": (1 << 14, 24), "sigmoid": (1 << 16, 9)}
 
 
 def scratch_bytes(op: Op, form: Contraction | None, args: Sequence[TensorType], result: TensorType) -> int:
@@ -62,6 +64,10 @@ def scratch_bytes(op: Op, form: Contraction | None, args: Sequence[TensorType], 
     match op:
         case ops.Einsum() | ops.ContractVJP() if form is not None:
             return _contraction_bytes(op, form, args, result)
+        case ops.Elementwise("erf" | "sigmoid" as fn):
+            block, each = _HELD[fn]
+            held = each * min(block, elements(result)) if fn == "sigmoid" or result.dtype == "float32" else 0
+            return held + (nbytes(result) if args[0].dtype != result.dtype else 0)
         case ops.Elementwise(fn):
             values = {"godel_implies": 1, "goguen_implies": 2}.get(fn, 0)
             return elements(result) * (1 + values * size) if values else 0

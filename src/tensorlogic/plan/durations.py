@@ -10,10 +10,19 @@ from .build import ExecutionPlan, Step
 from .cost import LARGEST, Contraction, elements, nbytes, points_of, rounds
 from .fused_steps import Fused
 from .nested import is_small_product
+from .sharing import THIN
 
 # Operations in a second by the kind of step, else 6e9: the rates of fast processors, so that what parts add is not taken for too little
 # beside the rest. Joins on bits take as long as bits are set, which may be few: only packing is counted.
-_RATE = {"bits": math.inf, "fixpoint": math.inf, "closure": 5e10, "algebra": 2e11, "matmul": 5e10}
+_RATE = {
+    "bits": math.inf,
+    "fixpoint": math.inf,
+    "closure": 5e10,
+    "algebra": 2e11,
+    "matmul": 5e10,
+    "truths": 5e10,
+    "exponentials": 2e9,
+}
 # Bytes in a second by the kind of step, else 1e10: each part packs what it reads, and makes tables.
 _BYTES = {"bits": 4e9, "fixpoint": 1e9}
 _FEW = 8  # rows with which a product of matrices takes twice as long for each as with many
@@ -35,9 +44,12 @@ def seconds(plan: ExecutionPlan, *, part: bool = False) -> float:
         kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
         if kind == "algebra" and step.types[0].dtype == "bool":
             kind = "bits"
+        elif kind == "blocks" and step.types[0].dtype == "bool":  # truth values that are compared where they are
+            kind = "truths"
         read, made = (sum(map(nbytes, types)) if step.nbytes else 0 for types in (step.arg_types, step.types))
         moved = read + (made if kind != "fixpoint" else 0)  # a closure goes through what it reads
-        work, move = min(step.flops, LARGEST) / _RATE.get(kind, 6e9), min(moved, LARGEST) / _BYTES.get(kind, 1e10)
+        rate = _RATE.get("exponentials" if kind == "algebra" and _is_thin(step) else kind, 6e9)
+        work, move = min(step.flops, LARGEST) / rate, min(moved, LARGEST) / _BYTES.get(kind, 1e10)
         if kind == "matmul" and step.contraction:
             work *= (1 + _FEW / _least_side(step.contraction)) * (1 + (part and is_small_product(step)))
         elif kind not in _BYTES:
@@ -57,6 +69,16 @@ def seconds_of_parts(cut: Split, number: int, each: float) -> float:
     rows = sum(number * math.prod(dims(t)[:axis]) for t, axis in cut_axes if axis is not None)
     joined = sum(nbytes(join.type) * (1 if join.how == "concat" else number) for join in cut.joins)
     return number * (_PART + each) + min(rows, LARGEST) * _RUN + min(joined, LARGEST) / 1e10
+
+
+def _is_thin(step: Step) -> bool:
+    """Tell whether a kernel takes an exponential for each term, because too few rows or columns share one: see :mod:`.native_memory`."""
+    own = step.parts[0]
+    if own.contraction is None or getattr(own.op, "algebra", "") != "log_sum_exp" or len(own.contraction.labels) != 2:
+        return False
+    result, (a, b) = own.contraction.spec.output, own.contraction.labels
+    sides = ([x for x in result if (x in one) and x not in other] for one, other in ((a, b), (b, a)))
+    return min(math.prod(own.contraction.sizes[x] for x in side) for side in sides) <= THIN
 
 
 def _last_axis(step: Step) -> float:
