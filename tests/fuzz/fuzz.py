@@ -27,7 +27,6 @@ import numpy as np
 import tensorlogic as tl
 from tensorlogic.events import Hook
 from tensorlogic.ir.sizes import evaluate
-from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime import programs
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
@@ -43,6 +42,7 @@ import hostile  # noqa: E402
 import interrupted  # noqa: E402
 import program_roads  # noqa: E402
 import ranks  # noqa: E402
+import slopes  # noqa: E402
 from checking import TAKEN, Expected, Largest, Roads, Wrong, check_owned, copies, quiet, run, same_bits  # noqa: E402
 
 
@@ -407,143 +407,6 @@ def rules(case: RuleSet, roads: Roads) -> None:
                         raise Wrong(f"{name}: {head} of {case.rules} is\n{made[head] * 1}\nnot\n{array * 1}")
 
 
-class Slopes(NamedTuple):
-    """A graph whose outputs are all floats, with random cotangents of them and tangents of its inputs."""
-
-    graph: tl.EinsumGraph
-    inputs: dict[str, Any]
-    cotangents: dict[str, Any]
-    tangents: dict[str, Any]
-    reverse: dict[str, Any]
-    forward: dict[str, Any]
-
-
-def slopes(case: GraphCase, options: Mapping[str, Any]) -> Slopes | None:
-    """Return both derivatives of a graph on an executor."""
-    with quiet():
-        try:
-            outputs = tl.Executor().execute(case.graph, copies(case.inputs))
-        except tl.TensorLogicError:
-            return None
-        if not all(v.dtype.kind == "f" for v in outputs):
-            return None
-        rng = np.random.default_rng(0)
-        floats = [n for n, v in case.inputs.items() if v.dtype.kind == "f"]
-        cotangents = {f"d_{n}": rng.normal(size=v.shape).astype(v.dtype) for n, v in outputs.items()}
-        tangents = {f"t_{n}": rng.normal(size=case.inputs[n].shape) for n in floats}
-        try:
-            back, ahead = tl.vjp(case.graph, wrt=floats), tl.jvp(case.graph, wrt=floats)
-        except tl.GraphError:  # an input that only decides has no gradient
-            return None
-        made = []
-        for graph, given in ((back, cotangents), (ahead, tangents)):
-            inputs = {**copies(case.inputs), **{n: v for n, v in given.items() if n in graph.inputs}}
-            executor, given = tl.Executor(**options), {n: inputs[n] for n in graph.inputs}
-            one, two = (dict(executor.execute(graph, given)) for _ in range(2))
-            check_owned(f"derivatives, {options}", two, given, one)
-            for name, value in one.items():
-                if not same_bits(value, two[name]):
-                    raise Wrong(f"derivatives, {options}: equal calls give different bits in {name}")
-            made.append(one)
-    return Slopes(case.graph, case.inputs, cotangents, tangents, made[0], made[1])
-
-
-ROADS_OF_SLOPES = (
-    ("plain", {}, 2.0), ("AGGRESSIVE", {"optimization_level": tl.OptimizationLevel.AGGRESSIVE}, 0.2), ("threads", {"threads": 2}, 0.5),
-    ("reference", {"backend": "reference"}, 0.1),
-)  # fmt: skip
-
-
-def gradients(case: GraphCase, roads: Roads) -> None:
-    """Reverse and forward mode beside JAX."""
-    import in_jax
-    import jax
-
-    for road, options, rarer in ROADS_OF_SLOPES:
-        if not roads.takes(road, rarer):
-            continue
-        if (found := slopes(case, options)) is None:
-            return
-        TAKEN[""] += 1
-        types = {n: tl.TensorType.of(v) for n, v in case.inputs.items()}
-        concrete = specialize(case.graph, types, None)
-
-        def jaxed(given: dict[str, Any]) -> Any:
-            made = in_jax.outputs(concrete, {**case.inputs, **given})  # noqa: B023
-            return dict(zip(concrete.output_names, made, strict=True))  # noqa: B023
-
-        with quiet(), jax.enable_x64(True):
-            given = {n[2:]: case.inputs[n[2:]] for n in found.tangents}
-            _, pushed = jax.jvp(jaxed, (given,), ({n[2:]: t for n, t in found.tangents.items()},))
-            made, pull = jax.vjp(jaxed, given)
-            (pulled,) = pull({n: jax.numpy.asarray(found.cotangents[f"d_{n}"], y.dtype) for n, y in made.items()})
-        for way, want, got in (
-            ("gradient", {f"d_{n}": w for n, w in pulled.items()}, found.reverse),
-            ("tangent", {f"t_{n}": w for n, w in pushed.items()}, found.forward),
-        ):
-            wanted = {n: np.asarray(w) for n, w in want.items()}
-            scale = max([1.0, *(float(np.abs(w[np.isfinite(w)]).max(initial=0.0)) for w in wanted.values())])
-            for n, w in wanted.items():
-                g = got[n]
-                near = np.isclose(g, w, rtol=1e-7, atol=1e-8 * scale, equal_nan=True) | ~np.isfinite(w)
-                if g.shape != w.shape or not np.all(near):
-                    raise Wrong(f"{way}, {road}: {n} is\n{g!r}\nand JAX says\n{w!r}")
-
-
-def derivatives(case: GraphCase, roads: Roads) -> None:
-    """Reverse and forward mode beside each other, and along a line beside difference quotients."""
-    for road, options, rarer in ROADS_OF_SLOPES:
-        if not roads.takes(road, rarer):
-            continue
-        if (found := slopes(case, options)) is None:
-            return
-        TAKEN[""] += 1
-        with quiet():
-            ahead = [float(np.sum(found.forward[f"t_{n[2:]}"] * c)) for n, c in found.cotangents.items()]
-            back = [float(np.sum(found.reverse[f"d_{n[2:]}"] * t)) for n, t in found.tangents.items()]
-            parts = [*(np.abs(found.reverse[f"d_{n[2:]}"] * t).sum() for n, t in found.tangents.items())]
-            scale = 1.0 + float(sum(parts)) + sum(map(abs, ahead))
-        if not np.isfinite(scale):
-            return
-        if abs(sum(ahead) - sum(back)) > 1e-9 * scale and (road != "plain" or _smooth_at(found, sum(back), scale)):
-            raise Wrong(f"{road}: forward says {sum(ahead)}, reverse {sum(back)}")
-        if road == "plain" and (said := _beside_quotients(found, sum(back), scale)):
-            raise Wrong(f"{road}: {said}")
-
-
-def _quotients(found: Slopes, step: float) -> tuple[float, float, float, float]:
-    """Return the slopes to the left and to the right along the tangents, how far rounding moves them, and how far they are apart element by element."""
-    executor, size = tl.Executor(), 0.0
-    at_steps: list[Any] = []
-    for at in (-step, 0.0, step):
-        moved = {
-            n: v + at * found.tangents[f"t_{n}"] if f"t_{n}" in found.tangents else v for n, v in found.inputs.items()
-        }
-        with quiet():
-            terms = [y * found.cotangents[f"d_{n}"] for n, y in executor.execute(found.graph, moved).items()]
-        at_steps.append(np.concatenate([np.ravel(t) for t in terms]))
-        size = max(size, float(np.abs(at_steps[-1]).sum()))
-    with quiet():
-        left, right = ((at_steps[n + 1] - at_steps[n]) / step for n in range(2))
-        apart = float(np.abs(left - right).sum())  # kinks of several elements may make up for each other in the sum
-    return float(left.sum()), float(right.sum()), size * 2.0**-46 / step, apart
-
-
-def _smooth_at(found: Slopes, slope: float, scale: float) -> bool:
-    """Tell whether both sides have one slope: where a maximum has a tie, forward and reverse may take different sides."""
-    _, _, noise, apart = _quotients(found, 1e-6)
-    return apart <= 1e-3 * scale + 2 * noise
-
-
-def _beside_quotients(found: Slopes, slope: float, scale: float) -> str:
-    for step in (1e-4, 1e-6):
-        left, right, noise, apart = _quotients(found, step)
-        room = 1e-3 * scale + 2 * noise + apart  # at a kink the slope lies between, or near its sides
-        if not np.isfinite(room) or min(left, right) - room <= slope <= max(left, right) + room:
-            return ""
-    return f"the slope is {slope}, and difference quotients are {left} and {right}"
-
-
 Below = Callable[[int], int]
 
 
@@ -573,8 +436,9 @@ SHORT = partial(EVERY, most=8)
 AREAS: dict[str, Area] = {
     "logic": Area(formula_case, logic, 80, 0.2, False),
     "rules": Area(rule_set, rules, 40, 0.25, False),
-    "gradients": Area(partial(SMOOTH, sizes=(3, 2)), gradients, 1, 0.5, False),
-    "derivatives": Area(SMOOTH, derivatives, 10, 0.5, False),
+    "gradients": Area(partial(SMOOTH, sizes=(3, 2)), slopes.gradients, 1, 0.5, False),
+    "derivatives": Area(SMOOTH, slopes.derivatives, 10, 0.5, False),
+    "second derivatives": Area(partial(SMOOTH, sizes=(3, 2), most=8), slopes.second_derivatives, 10, 0.5, False),
     "levels": Area(EVERY, levels, 120, 0.25),
     "watched": Area(EVERY, watched, 120, 0.25),
     "texts": Area(EVERY, texts, 500, 0.5, False),
