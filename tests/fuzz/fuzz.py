@@ -438,7 +438,7 @@ AREAS: dict[str, Area] = {
     "rules": Area(rule_set, rules, 40, 0.25, False),
     "gradients": Area(partial(SMOOTH, sizes=(3, 2)), slopes.gradients, 1, 0.5, False),
     "derivatives": Area(SMOOTH, slopes.derivatives, 10, 0.5, False),
-    "second derivatives": Area(partial(SMOOTH, sizes=(3, 2), most=8), slopes.second_derivatives, 10, 0.5, False),
+    "second_derivatives": Area(partial(SMOOTH, sizes=(3, 2), most=8), slopes.second_derivatives, 10, 0.5, False),
     "levels": Area(EVERY, levels, 120, 0.25),
     "watched": Area(EVERY, watched, 120, 0.25),
     "texts": Area(EVERY, texts, 500, 0.5, False),

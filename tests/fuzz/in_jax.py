@@ -10,7 +10,7 @@ import numpy as np
 
 import tensorlogic as tl
 from tensorlogic.ir import ops
-from tensorlogic.ir.graph import Cond, Scan
+from tensorlogic.ir.graph import Cond, Fixpoint, Scan
 
 NAMED = {"sigmoid": jax.nn.sigmoid, "erf": jax.scipy.special.erf, "relu": jax.nn.relu, "step": lambda x: (x > 0) * 1.0}
 
@@ -68,11 +68,12 @@ def result(graph: tl.EinsumGraph, op: Any, args: list[Any]) -> Any:
             return jnp.pad(args[0], op.widths, constant_values=args[1])
         case ops.Concat():
             return jnp.concatenate(args, op.axis)
-        case ops.Gather(batch=0):
-            return jnp.take(args[0], args[1], op.axis, mode="wrap" if False else None)
-        case ops.ScatterAdd(batch=0):
-            index = (slice(None),) * op.axis + (args[1],)
-            return jnp.asarray(args[0]).at[index].add(args[2])
+        case ops.Gather():
+            return _row_by_row(lambda x, i: jnp.take(x, i, op.axis - op.batch), op.batch)(*map(jnp.asarray, args))
+        case ops.ScatterAdd():
+            index = (slice(None),) * (op.axis - op.batch)
+            added = _row_by_row(lambda x, i, y: x.at[(*index, i)].add(y), op.batch)
+            return added(*map(jnp.asarray, args))
         case ops.Cast():
             return jnp.asarray(args[0]).astype(op.dtype)
         case ops.Same():
@@ -84,6 +85,16 @@ def result(graph: tl.EinsumGraph, op: Any, args: list[Any]) -> Any:
             one, other = (outputs(g, dict(zip(names, args[1:], strict=True))) for g in (op.then, op.otherwise))
             chosen = [jnp.where(args[0], a, c) for a, c in zip(one, other, strict=True)]
             return chosen[0] if len(chosen) == 1 else chosen
+        case Fixpoint(combine="replace", tolerance=0.0):
+            names, rest = list(op.body.inputs), args[op.carries :]
+
+            def again(c: Any, _: Any) -> Any:
+                return outputs(op.body, dict(zip(names, [*c, *rest], strict=True))), None
+
+            settled, _ = jax.lax.scan(
+                again, args[: op.carries], length=100
+            )  # random bodies at least halve what is left
+            return settled[0] if len(settled) == 1 else settled
         case Scan():
             names = list(op.body.inputs)
             carries, rows, rest = (
@@ -100,3 +111,8 @@ def result(graph: tl.EinsumGraph, op: Any, args: list[Any]) -> Any:
             both = [*last, *out]
             return both[0] if len(both) == 1 else both
     raise NotImplementedError(str(op))
+
+
+def _row_by_row(function: Any, axes: int) -> Any:
+    """Return a function that goes along the first axes of all its operands."""
+    return jax.vmap(_row_by_row(function, axes - 1)) if axes else function

@@ -350,6 +350,7 @@ class Graphs:
             "fixpoint",
             "fixpoint or",
             "fixpoint flipped",
+            "fixpoint settling",
             "cond",
             "cond same",
             "cond drawn",
@@ -381,6 +382,10 @@ class Graphs:
                 start = b.where(b.isfinite(t), t, 0) if floats else t
                 combine = "or" if t.dtype == "bool" else self.pick(["max", "min"])
                 return _Value(b.fixpoint(lambda c: c[::-1], start, combine=combine))
+            case "fixpoint settling" if self.smooth and t.dtype is not None:  # at one value, wherever it starts
+                start, step = self.pick([t, t * 0, b.square(t)]), self.pick([b.tanh, b.floor, lambda _: b.sin(cap)])
+                settle = self.pick([lambda c: c * 0.5 + step(t), lambda c: b.tanh(c) * 0.2 - b.tanh(step(t)), b.tanh])
+                return _Value(b.fixpoint(lambda c: settle(c) * 0.5, start), False)
             case "cond" if y.exact and t.dtype is not None:
                 test = b.any(b.greater(y.tensor, 1))
                 return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
