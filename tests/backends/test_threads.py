@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -290,6 +291,22 @@ def test_limits_end_with_the_last_of_nested_kernels(monkeypatch: pytest.MonkeyPa
 
     threads.on_one_thread(outer)()
     assert counts == [1, 1] and library.count == 4
+
+
+def test_limits_are_set_and_lifted_from_any_thread() -> None:
+    """The thread that asked first may have been another: threadpoolctl itself ignores all others."""
+    threads.on_one_thread(lambda: None)()  # from this thread
+    [library, *_] = threads._libraries()
+    before, seen = library.get_num_threads(), []
+    run = threads.on_one_thread(lambda: seen.append(library.get_num_threads()))
+    with ThreadPoolExecutor(1) as pool:
+        threads._setter(library)(3)
+        try:
+            pool.submit(run).result()
+            seen.append(library.get_num_threads())
+        finally:
+            threads._setter(library)(before)
+    assert seen == [1, 3]
 
 
 def test_calls_end_though_every_thread_is_gone_or_busy(monkeypatch: pytest.MonkeyPatch) -> None:

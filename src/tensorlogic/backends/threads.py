@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -77,7 +77,7 @@ def _begin(limit: object) -> None:
         _before[:] = [(library, library.get_num_threads()) for library in _libraries()]
     if not _limits:
         for library, _ in _before:
-            library.set_num_threads(1)
+            _setter(library)(1)
     _limits.add(limit)
 
 
@@ -90,8 +90,22 @@ def _restore() -> None:
     """Give BLAS its threads back, unless a kernel still needs it on one."""
     if not _limits:
         for library, count in _before:
-            library.set_num_threads(count)
+            _setter(library)(count)
         _before.clear()
+
+
+@cache
+def _setter(library: Any) -> Callable[[int], Any]:
+    """Return what gives a library a number of threads: OpenBLAS's own function, as far as it has threads of its own.
+
+    threadpoolctl would do so too, but from version 3.8 on it ignores all threads of Python but the first that asked.
+    """
+    if getattr(library, "internal_api", "") == "openblas" and library.threading_layer == "pthreads":
+        for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
+            own = getattr(library.dynlib, f"{prefix}openblas_set_num_threads{suffix}", None)
+            if own is not None:
+                return own  # type: ignore[no-any-return]
+    return library.set_num_threads  # type: ignore[no-any-return]
 
 
 def _in_child() -> None:
