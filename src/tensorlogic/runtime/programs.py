@@ -468,7 +468,9 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
     if policy is not None and policy not in POLICIES:
         raise InputError(f"there is no policy {value_text(policy)}", *nearest(policy, POLICIES), code="E315")
-    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
+    if not isinstance(native, bool):
+        raise BackendError(f"native= is True or False, got {value_text(native)}", "write native=True", code="E403")
+    if (native or policy in ("fast", "adaptive")) and not able.supports("native"):
         argument = f"policy={value_text(policy)}" if native is False else f"native={value_text(native)}"
         message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
