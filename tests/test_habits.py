@@ -153,3 +153,20 @@ def test_functions_that_the_package_has_elsewhere(name, said):
     with pytest.raises(AttributeError) as caught:
         getattr(tl, name)
     assert str(caught.value) == f"tensorlogic has no {name!r}; {said}"
+
+
+@pytest.mark.parametrize("passes", ["fuse", [3], 3, lambda graph: graph])
+def test_passes_are_a_sequence_of_functions(passes):
+    with pytest.raises(tl.InputError, match=r"functions? of a graph") as caught:
+        tl.Executor(passes=passes)
+    assert caught.value.diagnostic.suggestions == ("write passes=[rewrite], where rewrite(graph) returns a graph",)
+
+
+def test_a_client_sends_arrays_by_name():
+    with pytest.raises(tl.InputError, match="inputs must be a mapping of names to arrays"):
+        tl.Client("http://127.0.0.1:9").infer("model", np.ones(3))
+
+
+def test_a_kind_of_small_numbers_is_no_text():
+    with pytest.raises(tl.InputError, match="a QuantizationType is expected, got 'int8'"):
+        tl.QuantizedTensor.of(np.ones((2, 2)), "int8")

@@ -59,6 +59,10 @@ class Programs:
     ) -> None:
         expect_whole("threads", threads, 1, most=1024)
         expect(wrap, Sequence, "wrap= is a list of wrappers", "write wrap=[wrapper]")
+        hint = "write passes=[rewrite], where rewrite(graph) returns a graph"
+        expect(passes, Sequence, "passes= is a sequence of functions of a graph", hint)
+        for own in passes:
+            expect(own, Callable, "a pass is a function of a graph", hint)  # type: ignore[arg-type]
         for wrapper in wrap:
             expect(wrapper, Callable, "a wrapper is a function of a call", "write wrap=[lambda call: call]")  # type: ignore[arg-type]
         for name, value in (("plans", bound), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
