@@ -592,7 +592,7 @@ TABLE = np.arange(1000.0).reshape(10, 100)
         (lambda: tl.PerformanceBaseline.load(5), "a file is given by its path, got 5"),
         (lambda: tl.unscale(None, 2.0), "an EinsumGraph is expected"),
         (lambda: tl.clip_by_norm(None, 2.0), "an EinsumGraph is expected"),
-        (lambda: tl.Executor(native=np.ones(2)), r"native=array\(\[1., 1.\]\) is not possible"),
+        (lambda: tl.Executor(native=np.ones(2)), "native= is True or False, got array"),
         (lambda: tl.GraphBuilder().input("x", (3,)).sum(keepdims=2), "keepdims= must be True or False, got 2"),
         (lambda: tl.GraphBuilder().sort(np.ones(2), descending="no"), "descending= must be True or False, got 'no'"),
         (lambda: tl.GraphBuilder().fixpoint(lambda c: c, np.ones(2), limit=2**63), "a fixpoint's limit must fit 64 bits"),

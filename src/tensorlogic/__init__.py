@@ -33,9 +33,19 @@ def __getattr__(name: str) -> object:
     if name in __all__ or name.startswith("_"):
         return _attribute(name)
     from .errors import closest
+    from .ir.tensor import ELSEWHERE
 
-    near = closest(name, __all__)
-    raise AttributeError(f"tensorlogic has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    if hasattr(_attribute("GraphBuilder"), name):
+        at_once = f", or tl.eager.{name}(...) on values" if hasattr(_attribute("eager"), name) else ""
+        near = f"; write b.{name}(...), where b = tl.GraphBuilder(){at_once}"
+    elif hasattr(_attribute("Executor"), name):
+        near = f"; write tl.Executor().{name}(...)"
+    elif name in ELSEWHERE:
+        near = f"; write {ELSEWHERE[name]}"
+    else:
+        word = closest(name, __all__)
+        near = f"; did you mean {word!r}?" if word else ""
+    raise AttributeError(f"tensorlogic has no {name!r}{near}")
 
 
 __all__ += ["__version__"]

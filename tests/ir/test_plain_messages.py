@@ -163,12 +163,16 @@ def test_names_of_numpy_and_pytorch_are_told_as_they_are_written_here(b, name):
             getattr(x, name)
         assert str(caught.value) == f"a tensor in a graph has no {name!r}; {told}"
     given = {"x": np.ones((3, 3), "f4"), "y": np.ones((3, 3), "f4")}
-    vector = name == "outer"
+    vector = name in ("outer", "inner")
     names = {
         "b": b, "np": np, "tl": tl, "x": x[0] if vector else x, "y": y[0] if vector else y, "axis": 1, "dtype": "float64",
-        "order": (1, 0), "shape": (9,) if name == "view" else (3,), "n": 4, "table": x, "indices": [0, 2], "inputs": given,
+        "order": (1, 0), "shape": (9,) if name == "view" else (3,), "n": 3, "table": x, "indices": [0, 2], "inputs": given,
+        "w": y, "c": y[0], "low": 0, "high": 1, "value": 0.0, "mask": x > 0, "condition": b.sum(x) > 0, "xs": x,
+        "then": lambda: x, "otherwise": lambda: y, "body": lambda c, row: (c, row), "init": np.float32(0),
         "graph": b.build(y=b.sum(x + y)), "executor": tl.Executor(),
     }  # fmt: skip
+    if "input(" in ELSEWHERE[name]:
+        names["b"] = tl.GraphBuilder()  # where no input has that name yet
     eval(ELSEWHERE[name], names)
 
 

@@ -163,9 +163,11 @@ def fmt_command(programs: tuple[Path, ...], in_place: bool, only_check: bool, as
       tensorlogic fmt --check *.tl
     """  # noqa: D301
     from ..lang.format import format_program
+    from ..programs.files import expect_no_graph
 
     changed: list[str] = []
     for path in programs:
+        expect_no_graph(path)
         text = read_text(path)
         try:
             laid_out = format_program(text)

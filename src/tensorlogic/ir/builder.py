@@ -371,8 +371,9 @@ class GraphBuilder(Layers[Tensor]):
         >>> sums
         <Tensor float32[t]>
         """
-        check_function(body, 2, "the body of a scan")
         many, more = isinstance(init, tuple | list), isinstance(xs, tuple | list)
+        together = "several carries are one argument: begin the body with c, d = carries; several slices are one too"
+        check_function(body, 2, "the body of a scan", more=[together] if many or more else [])
         single_out = False
         carries = [self._typed(x) for x in (init if many else [init])]
         scanned = [self._typed(x) for x in (xs if more else [xs])]
@@ -430,7 +431,7 @@ def _check_integers(dtype: str | None, operands: Sequence[Op]) -> None:
                 raise too_large(int(op.value), dtype)
 
 
-def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") -> None:
+def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw", *, more: Sequence[str] = ()) -> None:
     """Refuse what cannot be called with so many tensors."""
     head = " ".join(["lambda", ", ".join(names[:count])]).rstrip()
     hint = f"write a function, such as {head}: ..."
@@ -443,7 +444,7 @@ def check_function(fn: object, count: int, what: str, names: str = "cxyzuvw") ->
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        raise GraphError(f"{what} must take {count} argument(s): {error}", hint, code="E130") from None
+        raise GraphError(f"{what} must take {count} argument(s): {error}", hint, *more, code="E130") from None
 
 
 def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Tensor]) -> EinsumGraph:

@@ -50,8 +50,10 @@ def _part(part: Any, key: Any, axis: int) -> Any:
 
 
 def _no_index(key: Any, axis: int) -> ShapeError:
-    hint = "use b.gather(x, indices, axis) for an array of indices"
-    return ShapeError(f"index {value_text(key)} on axis {axis} is not an integer or a slice", hint, code="E012")
+    hints = ["use b.gather(x, indices, axis) for an array of indices"]
+    if getattr(key, "dtype", 0) in (None, "bool"):  # how many a mask keeps is not known while a graph is built
+        hints.append("use b.where(mask, x, 0) for a mask: all places are kept, and it says which count")
+    return ShapeError(f"index {value_text(key)} on axis {axis} is not an integer or a slice", *hints, code="E012")
 
 
 def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:

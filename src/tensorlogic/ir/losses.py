@@ -107,7 +107,9 @@ class Losses(TensorMethods[T], Generic[T]):
             raise ShapeError(f"cross_entropy: the number of axes of the {what} is not known", hint, code="E001")
         at = normal_axis(axis, len(shape), "cross_entropy")
         classes, kept = shape[at], (*shape[:at], *shape[at + 1 :])
-        if len(given) == len(shape):
+        pairs = zip(given, shape, strict=False)
+        clash = any(isinstance(n, int) and isinstance(m, int) and n != m and 1 not in (n, m) for n, m in pairs)
+        if len(given) == len(shape) and not clash:
             # one place spread over all classes would be another number, not a probability of each
             if classes == 1 != given[at]:
                 message = f"cross_entropy: a target {given} has {given[at]} classes, and logits {shape} have one"

@@ -292,9 +292,15 @@ class TensorMethods(ABC, Generic[T]):
 
     def stack(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors along a new axis."""
-        return self.concat(
-            [self.expand_dims(t, axis) for t in _sequence(tensors, "stack: what is joined", "[x, y]")], axis
-        )
+        each = _sequence(tensors, "stack: what is joined", "[x, y]")
+        shapes = [self._shape(t, "stack") for t in each]
+        for n, shape in enumerate(shapes):
+            pairs = zip(shape, shapes[0], strict=False)
+            other = any(isinstance(i, int) and isinstance(j, int) and i != j for i, j in pairs)
+            if len(shape) != len(shapes[0]) or other:
+                message = f"stack: operand {n} has shape {shape}, the first one {shapes[0]}; all must have the same"
+                raise ShapeError(message, "b.concat joins tensors along an axis that they have", code="E001")
+        return self.concat([self.expand_dims(t, axis) for t in each], axis)
 
     def gather(self, x: Any, indices: Any, axis: int = 0, *, batch: int = 0) -> T:
         """Take indices along an axis, as ``numpy.take``; the first ``batch`` axes run together."""

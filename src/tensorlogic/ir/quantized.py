@@ -141,6 +141,7 @@ class QuantizedTensor:
         The error of a NaN or an infinity names the tensor by ``name``. Where all values of a scale are 0 the numbers are 0, or
         stand for less than 1e-37 where a kind has no 0.
         """
+        expect(type, QuantizationType, "a QuantizationType is expected", "write QuantizationType.INT8")
         values = checked_floats(array, name)
         axis, group = placed(granularity, values.shape)
         scales, zeros = scales_of(values, type.value, axis, group, symmetric=symmetric, search=search)

@@ -35,6 +35,9 @@ def dim(value: object) -> Dim:
         size = _show(_parse(value))
         if isinstance(size, str):
             return size
+    elif isinstance(value, bool | tuple | list):  # a truth value would count as 0 or 1
+        hint = "write a whole number, such as 1" if isinstance(value, bool) else "write sizes side by side: ('n', 3)"
+        raise ShapeError(f"a size must be an integer or a name, got {value_text(value)}", hint, code="E301")
     else:
         size = integer(value, "a size", "or a name ", bounded=False)
     if not 0 <= size <= _LARGEST:

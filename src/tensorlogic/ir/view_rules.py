@@ -137,8 +137,10 @@ def _concat(op: ops.Concat, args: Types, scope: Scope) -> Results:
         shape = a.shape or TensorShape()
         if len(shape) != len(first):
             raise ShapeError(f"concat: {scope.operand(n)} has shape {shape}, the first one {first}", code="E001")
-        what = f"concat along axis {axis}: the other axes of all operands"
-        equal_shapes(_put(first, axis, 1), _put(shape, axis, 1), what, scope)
+        message = f"concat along axis {axis}: {scope.operand(n)} has shape {shape}, the first one {first}; the other axes must be equal"
+        for at, (here, there) in enumerate(zip(first, shape, strict=True)):
+            if at != axis:
+                scope.same(here, there, message)
         total = add(total, shape[axis])
     return (TensorType(_put(first, axis, total), dtype),)
 

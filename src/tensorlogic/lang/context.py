@@ -140,7 +140,8 @@ class CompilerContext:
         if domain not in self.domains:
             hint = f"CompilerContext(domains={{{domain!r}: 10}}), on the command line -d {domain}=10"
             message = f"{where} has domain {domain!r}, which is not given"
-            raise GraphError(message, *nearest(domain, self.domains), hint, code="E606", location=location)
+            near = nearest(domain, self.domains) if self.domains else []
+            raise GraphError(message, *near, hint, code="E606", location=location)
 
     def check_scores(self, inputs: Mapping[str, Any]) -> None:
         """Refuse scores that no fuzzy logic or probability knows: below 0, above 1, or NaN.

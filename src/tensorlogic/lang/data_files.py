@@ -69,7 +69,12 @@ def no_file(path: str | os.PathLike[str]) -> FormatError:
     """Return the error for a path that is no file."""
     file = Path(path)
     what = "is a folder" if file.is_dir() else "does not exist"
-    return FormatError(f"the file {str(path)!r} {what}", *files_beside(file), code="E770")
+    hints = (
+        ["the file comes first: query family.tl 'Ancestor(Alice, x)?'"]
+        if file.name.endswith("?")
+        else files_beside(file)
+    )
+    return FormatError(f"the file {str(path)!r} {what}", *hints, code="E770")
 
 
 # CSV and TSV

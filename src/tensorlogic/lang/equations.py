@@ -54,7 +54,8 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
     for name in component.names:
         info, parts = analysis.tensors[name], contributions(name, component.statements, analysis, b, lookup)
         parts += data_of(name, analysis, b, values)
-        values[name] = settled(b, merge(b, parts, info), info, 0)
+        with located(b, next((x.at for x in reversed(component.statements) if x.head.name == name), None)):
+            values[name] = settled(b, merge(b, parts, info), info, 0)
 
 
 def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:

@@ -294,6 +294,9 @@ class _Reader:
                 message = f"{kind} is followed by variables and a dot, got {token.text!r}"
                 self.fail(token.at, message, f"a dot ends the variables: {sign}x. p(x)")
             name = token.text.removeprefix("?")
+            if token.text == "in" and bound and self.token.kind == "name":  # would be two more variables
+                hint = f"write {kind} {[*bound][-1]}:{self.token.text}. p(...)"
+                self.fail(token.at, "a colon stands before the domain of a variable, not 'in'", hint)
             if name in bound:
                 self.fail(token.at, f"{kind} names a variable twice: {name}")
             domain = self.domains.get(name)

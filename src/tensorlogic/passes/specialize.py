@@ -281,7 +281,8 @@ def checked_sizes(
     if type(sizes) is not dict:
         expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
     for name, value in sizes.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
+        known = isinstance(value, str | int | float | np.integer) and not isinstance(value, bool)
+        if not isinstance(name, str) or not known:
             raise InputError(
                 f"sizes= must map names to integers, got {value_text(name)}: {value_text(value)}", code="E301"
             )

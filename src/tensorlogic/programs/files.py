@@ -105,9 +105,7 @@ def load(path: Path, executor: Executor | None = None) -> Program:
         return _load_folder(path, executor)
     if not path.is_file():
         raise no_file(path)
-    if path.suffix == ".json":
-        hint = f"a graph is read with tl.EinsumGraph.load({str(path)!r})"
-        raise FormatError(f"{str(path)!r} is no program: those are text, such as family.tl", hint, code="E776")
+    expect_no_graph(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:
@@ -119,6 +117,13 @@ def load(path: Path, executor: Executor | None = None) -> Program:
         program.add_statements(parse_prolog(text, str(path)).statements)
         return program
     return Program(text, file=path, executor=executor)
+
+
+def expect_no_graph(path: Path) -> None:
+    """Refuse the file of a graph where a program is expected."""
+    if path.suffix == ".json":
+        hint = f"a graph is read with tl.EinsumGraph.load({str(path)!r})"
+        raise FormatError(f"{str(path)!r} is no program: those are text, such as family.tl", hint, code="E776")
 
 
 def _load_folder(path: Path, executor: Executor | None) -> Program:

@@ -367,6 +367,10 @@ class Program:
 
     def ask(self, body: Sequence[s.Expression]) -> Answers:
         """Answer a query that is parsed already."""
+        if isinstance(body, str):
+            raise InputError(
+                "ask takes a query that is parsed already, got text", f"write p.query({body!r})", code="E301"
+            )
         with self._lock, self._sources:
             state = self.state
             return ask(self._evaluation(), body, state.known().queries, self.with_statement)

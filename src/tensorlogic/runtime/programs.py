@@ -59,6 +59,10 @@ class Programs:
     ) -> None:
         expect_whole("threads", threads, 1, most=1024)
         expect(wrap, Sequence, "wrap= is a list of wrappers", "write wrap=[wrapper]")
+        hint = "write passes=[rewrite], where rewrite(graph) returns a graph"
+        expect(passes, Sequence, "passes= is a sequence of functions of a graph", hint)
+        for own in passes:
+            expect(own, Callable, "a pass is a function of a graph", hint)  # type: ignore[arg-type]
         for wrapper in wrap:
             expect(wrapper, Callable, "a wrapper is a function of a call", "write wrap=[lambda call: call]")  # type: ignore[arg-type]
         for name, value in (("plans", bound), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
@@ -468,7 +472,9 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
     if policy is not None and policy not in POLICIES:
         raise InputError(f"there is no policy {value_text(policy)}", *nearest(policy, POLICIES), code="E315")
-    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
+    if not isinstance(native, bool):
+        raise BackendError(f"native= is True or False, got {value_text(native)}", "write native=True", code="E403")
+    if (native or policy in ("fast", "adaptive")) and not able.supports("native"):
         argument = f"policy={value_text(policy)}" if native is False else f"native={value_text(native)}"
         message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")

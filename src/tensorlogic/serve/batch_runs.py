@@ -92,9 +92,9 @@ class BatchedGraph:
         self, executor: Executor, graph: EinsumGraph, shared: Mapping[str, Any] | None, pad: Mapping[str, int]
     ) -> None:
         given = {} if shared is None else shared
-        check_call(graph, given)
         hint = "write DynamicBatcher(Executor(), graph)"
         expect(executor, Executor, "an Executor or a CompiledGraph is expected", hint)
+        check_call(graph, given)
         check_names(graph, given, required=False)
         self.executor, self.graph = executor, graph
         self.names = [name for name in graph.inputs if name not in given]

@@ -60,6 +60,7 @@ def infer_question(
     """Return a request to infer; arrays go in binary form, sequences of names as JSON."""
     tensors: list[dict[str, Any]] = []
     buffers: list[bytes] = []
+    expect(inputs, Mapping, "inputs must be a mapping of names to arrays", 'write {"x": array}')
     for name, value in inputs.items():
         array = np.asarray(value)
         if array.dtype.kind in "US" or array.dtype == object:

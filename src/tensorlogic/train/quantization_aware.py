@@ -114,7 +114,12 @@ def convert_quantized(graph: EinsumGraph, config: QuantizationConfig | None, par
 
 def _checked(graph: EinsumGraph, config: QuantizationConfig, params: Mapping[str, Any]) -> dict[str, Array]:
     expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(loss=loss)")
-    expect(config, QuantizationConfig, "a QuantizationConfig is expected", "write tl.QuantizationConfig()")
+    expect(
+        config,
+        QuantizationConfig,
+        "a QuantizationConfig is expected",
+        "write tl.QuantizationConfig(tl.QuantizationType.INT8)",
+    )
     expect(params, Mapping, "params are arrays by name", 'write params={"w": W}')
     if not config.symmetric:
         hint = "leave out symmetric=False: scales are learned, zero points are not"

@@ -223,7 +223,12 @@ def _configs(
     names = {p.name for p in model.products} | set(inner)
     if isinstance(config, QuantizationConfig):
         return {p.node: config for p in model.products}
-    expect(config, Mapping, "a QuantizationConfig is expected, or one for each weight", "write tl.QuantizationConfig()")
+    expect(
+        config,
+        Mapping,
+        "a QuantizationConfig is expected, or one for each weight",
+        "write tl.QuantizationConfig(tl.QuantizationType.INT8)",
+    )
     for name, own in config.items():
         if name not in names:
             raise InputError(f"there is no weight {value_text(name)} to quantize", *nearest(name, names), code="E340")
