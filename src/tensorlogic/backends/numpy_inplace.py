@@ -134,6 +134,10 @@ def sigmoid(x: Array, out: Array = None) -> Array:
         source, target = x.reshape(-1), out.reshape(-1)
         for start in range(0, x.size, BLOCK):  # so that its temporaries stay in cache
             _sigmoid_block(source[start : start + BLOCK], target[start : start + BLOCK])
+    elif x.ndim > 1 and x.size > BLOCK and out.flags.c_contiguous and x.shape == out.shape:
+        rows = max(1, BLOCK * len(x) // x.size)
+        for start in range(0, len(x), rows):
+            _sigmoid_block(x[start : start + rows], out[start : start + rows])
     else:
         _sigmoid_block(x, out)
     return out
