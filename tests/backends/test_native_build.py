@@ -506,3 +506,24 @@ def test_stopping_a_compilation_leaves_everything_usable(monkeypatch: pytest.Mon
 
 def test_usable_says_so() -> None:
     assert support.usable() and support.loaded()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_pipes_devices_and_folders_in_place_of_machine_code_are_replaced(tmp_path: Path) -> None:
+    run(tmp_path)
+    for take in (os.mkfifo, lambda path: os.symlink("/dev/zero", path), os.mkdir):
+        names = machine_code(tmp_path)
+        for path in names:
+            path.unlink()
+            take(path)
+        found = run(tmp_path)
+        assert (found.returncode, found.stdout, found.stderr) == (0, "right 1\n", "")
+        assert machine_code(tmp_path) == names and all(path.is_file() for path in names)
+
+
+def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert code_cache.folder.__wrapped__() == tmp_path / "home/.cache/tensorlogic/native"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home"]
