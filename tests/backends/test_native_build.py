@@ -527,3 +527,30 @@ def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert code_cache.folder.__wrapped__() == tmp_path / "home/.cache/tensorlogic/native"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["home"]
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba.core.compiler" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+import tensorlogic
+from tensorlogic.backends.native import support
+
+sys.meta_path.insert(0, Interrupting())
+try:
+    support.usable()
+except KeyboardInterrupt:
+    print("interrupted")
+assert sys.modules["numba"].core.compiler
+"""
+
+
+def test_an_interrupt_does_not_leave_numba_half_imported(tmp_path: Path) -> None:
+    """Python forgets the module that was interrupted, and not those inside of it: the next import of numba had no numba.core."""
+    found = run(tmp_path, INTERRUPTED + SCRIPT)
+    assert (found.stdout, found.stderr) == ("interrupted\nright 1\n", "")

@@ -244,6 +244,12 @@ def test_both_halves_of_a_surrogate_pair_are_one_character(tmp_path):
     str(caught.value).encode()
 
 
+def test_masked_arrays_are_refused():
+    for masked in (np.ma.masked_array([[1, 2]], mask=[[0, 1]]), np.ma.masked_array([[True]], mask=[[True]])):
+        with pytest.raises(tl.DTypeError, match="lose its mask"):
+            table_of(masked, 2)
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "long.csv").write_text("a" * 200_000 + ",b\n")
     with pytest.raises(FormatError, match="field larger than field limit"):
