@@ -506,3 +506,51 @@ def test_stopping_a_compilation_leaves_everything_usable(monkeypatch: pytest.Mon
 
 def test_usable_says_so() -> None:
     assert support.usable() and support.loaded()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_pipes_devices_and_folders_in_place_of_machine_code_are_replaced(tmp_path: Path) -> None:
+    run(tmp_path)
+    for take in (os.mkfifo, lambda path: os.symlink("/dev/zero", path), os.mkdir):
+        names = machine_code(tmp_path)
+        for path in names:
+            path.unlink()
+            take(path)
+        found = run(tmp_path)
+        assert (found.returncode, found.stdout, found.stderr) == (0, "right 1\n", "")
+        assert machine_code(tmp_path) == names and all(path.is_file() for path in names)
+
+
+def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert code_cache.folder.__wrapped__() == tmp_path / "home/.cache/tensorlogic/native"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["home"]
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba.core.compiler" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+import tensorlogic
+from tensorlogic.backends.native import support
+
+sys.meta_path.insert(0, Interrupting())
+try:
+    support.usable()
+except KeyboardInterrupt:
+    print("interrupted")
+assert sys.modules["numba"].core.compiler
+"""
+
+
+def test_an_interrupt_does_not_leave_numba_half_imported(tmp_path: Path) -> None:
+    """Python forgets the module that was interrupted, and not those inside of it: the next import of numba had no numba.core."""
+    found = run(tmp_path, INTERRUPTED + SCRIPT)
+    assert (found.stdout, found.stderr) == ("interrupted\nright 1\n", "")

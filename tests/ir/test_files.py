@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -551,3 +552,18 @@ def test_constants_are_read_once(tmp_path: Path, measured: Any) -> None:
     graph, peak = measured(EinsumGraph.load, tmp_path / "g.json")
     assert any(np.array_equal(x, data) for x in graph.constants.values())
     assert peak < 1.3 * data.nbytes
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_what_is_saved_to_a_pipe_or_device_is_written_to_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    b = GraphBuilder()
+    graph = b.build(y=b.relu(b.input("x", (3,))))
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    graph.save(pipe)
+    assert pipe.is_fifo()
+    reader.join(10)
+    assert EinsumGraph.from_json(read[0]) == graph

@@ -110,3 +110,9 @@ def test_in_a_file(size: int) -> None:
                 ours(lambda: tl.Executor().execute(read, {"x": np.ones(3)}))  # noqa: B023
     ours(lambda: tl.EinsumGraph.from_text(f"graph {{\n  x: float64[{size}] = input()\n  return y=x\n}}"))
     ours(lambda: tl.EinsumGraph.from_text(f"graph {{\n  x: float64[n*{size}] = input()\n  return y=x\n}}"))
+
+
+def test_what_graphs_of_many_axes_cost_is_told() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.sum(b.exp(b.sin(b.broadcast_to(b.input("x", ()), [10**18] * 18)) * 2.0)))
+    assert str(tl.GraphOptimizer().analyze(graph))

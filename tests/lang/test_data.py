@@ -1,5 +1,7 @@
 """Tables in and out: every kind of table gives the same facts, and a bad one is refused with its place."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -240,3 +242,30 @@ def test_both_halves_of_a_surrogate_pair_are_one_character(tmp_path):
     with pytest.raises(FormatError, match="the text has half of a surrogate pair") as caught:
         program.add_rule('P("a\ud800", "b")')
     str(caught.value).encode()
+
+
+def test_masked_arrays_are_refused():
+    for masked in (np.ma.masked_array([[1, 2]], mask=[[0, 1]]), np.ma.masked_array([[True]], mask=[[True]])):
+        with pytest.raises(tl.DTypeError, match="lose its mask"):
+            table_of(masked, 2)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    (tmp_path / "long.csv").write_text("a" * 200_000 + ",b\n")
+    with pytest.raises(FormatError, match="field larger than field limit"):
+        read_table(tmp_path / "long.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(FormatError, match="is no regular file"):
+        read_table(tmp_path / "pipe.csv")
+    name = "x" * 5000
+    program = tl.Program("R(A)")
+    for attempt in (
+        lambda: read_table(name + ".csv"),
+        lambda: tl.load(name),
+        lambda: tl.load(name + ".tl"),
+        lambda: program.save(name + ".tl"),
+        lambda: program.save("a\0b"),
+        lambda: tl.CheckpointManager(name).latest(),
+    ):
+        with pytest.raises(tl.TensorLogicError, match=r"does not exist|cannot write|no name of"):
+            attempt()

@@ -10,6 +10,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder
+from tensorlogic.passes import split
 from tensorlogic.plan.limits import check_flops
 
 
@@ -138,3 +139,20 @@ def test_an_answer_with_thousands_of_axes_is_refused_with_a_short_reason():
     with pytest.raises(tl.OutOfMemoryError, match=r"about 1e6020 elements.* 19992 more") as caught:
         tl.compile(formula, tl.CompilerContext(domains={"D": 2}))
     assert len(caught.value.diagnostic.message) < 300
+
+
+def test_a_budget_over_many_axes_is_refused_after_a_short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    of_size = split._part
+
+    def counted(whole: Any, size: int) -> EinsumGraph:
+        nonlocal made
+        made += 1
+        return of_size(whole, size)
+
+    monkeypatch.setattr(split, "_part", counted)
+    b = GraphBuilder()
+    graph = b.build(y=b.sum(b.var(b.broadcast_to(b.input("x", ()), [2**63 - 1] * 60))))
+    with pytest.raises(tl.OutOfMemoryError, match="budget"):
+        tl.Executor().execute(graph, {"x": np.ones(())}, budget=10**6)
+    assert made < 10_000  # of 61,384 when a node of 60 axes counted as one of a single axis

@@ -640,3 +640,11 @@ def test_an_account_has_the_equations_of_its_element_and_no_warnings() -> None:
     p = tl.Program("Parent(Ann, Bob)\nS[Bob] = 0.9; S[Cid] = 0.2\nTop[x] max= Parent(x,y) S[y]")
     assert [text for text, _ in p.why("S[Bob]").equations] == ["S[Bob] = 0.9"]
     assert [c.element for c in p.why("Top[Ann]").contributions] == ["S[Bob]"]
+
+
+@pytest.mark.parametrize("name", ["x", "Q"])
+def test_what_the_program_does_not_have_is_refused_by_name(name):
+    program = tl.Program("E(A,B)")
+    for ask in (program.query, program.why, program.why_not):
+        with pytest.raises(tl.InputError, match=f"no relation or tensor '{name}'"):
+            ask(name)

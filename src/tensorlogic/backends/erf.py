@@ -5,6 +5,7 @@ It is x p(x²) / q(x²), fitted to the least largest relative error up to 4, bey
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,15 +62,26 @@ def erf32(x: Array, out: Array | None = None) -> Array:
     """
     x = np.asarray(x)
     out = np.empty(x.shape, "float32") if out is None else out
-    if x.flags.c_contiguous and out.flags.c_contiguous:
-        source, target = x.reshape(-1), out.reshape(-1)
-        room = [np.empty(min(BLOCK, x.size)) for _ in range(3)]
-        for start in range(0, x.size, BLOCK):
-            part = source[start : start + BLOCK]
-            _block(part, target[start : start + BLOCK], *(r[: part.size] for r in room))
-    else:
-        _block(x, out, *(np.empty(x.shape) for _ in range(3)))
+    room = [np.empty(min(BLOCK, x.size)) for _ in range(3)]
+    for part, target in in_blocks(x, out, BLOCK):
+        _block(part, target, *(r[: part.size].reshape(part.shape) for r in room))
     return out
+
+
+def in_blocks(x: Array, out: Array, most: int) -> Iterator[tuple[Array, Array]]:
+    """Yield an operand and a result of its shape in blocks of at most so many elements; each block of a result in order is in order."""
+    if x.size <= most:
+        yield x, out
+    elif x.flags.c_contiguous and out.flags.c_contiguous:
+        source, target = x.reshape(-1), out.reshape(-1)
+        for start in range(0, x.size, most):
+            yield source[start : start + most], target[start : start + most]
+    elif rows := most * len(x) // x.size:
+        for start in range(0, len(x), rows):
+            yield x[start : start + rows], out[start : start + rows]
+    else:
+        for part, target in zip(x, out, strict=True):
+            yield from in_blocks(part, target, most)
 
 
 def _block(x: Array, out: Array, a: Array, t: Array, p: Array) -> None:

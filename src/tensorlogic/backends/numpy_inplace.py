@@ -21,7 +21,7 @@ from ..plan.build import Step
 from ..plan.cost import FEW, in_few_slices
 from .base import Kernel
 from .contract import bind_matmul_into
-from .erf import bind_erf
+from .erf import bind_erf, in_blocks
 from .numpy_windows import bind_overlap_add, bind_pad
 from .threads import in_parts, in_rows
 
@@ -130,10 +130,9 @@ def _named(fn: str) -> Kernel:
 def sigmoid(x: Array, out: Array = None) -> Array:
     """Return 1 / (1 + exp(-x)) without overflow, written where ``out`` says; it may be x itself."""
     out = np.empty_like(x) if out is None else out
-    if x.flags.c_contiguous and out.flags.c_contiguous and x.shape == out.shape:
-        source, target = x.reshape(-1), out.reshape(-1)
-        for start in range(0, x.size, BLOCK):  # so that its temporaries stay in cache
-            _sigmoid_block(source[start : start + BLOCK], target[start : start + BLOCK])
+    if out.flags.c_contiguous and x.shape == out.shape:
+        for part, target in in_blocks(x, out, BLOCK):  # so that its temporaries stay in cache
+            _sigmoid_block(part, target)
     else:
         _sigmoid_block(x, out)
     return out

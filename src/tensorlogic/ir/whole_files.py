@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of
 OPERATIONS = ("write", "fsync", "replace", "rename", "mkdir")
 OTHER_CAME_FIRST = (errno.EEXIST, errno.ENOTEMPTY)
 NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
+LONGEST = 255  # bytes of a name, on nearly every system
 _WRAPPER = "write wrap=[lambda call: lambda operation, args: call(operation, args)]"
 
 
@@ -48,7 +50,7 @@ def expect_folder(path: Path, code: str = "E228") -> None:
     if not path.absolute().parent.is_dir():
         message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
         raise InputError(message, f"make it first: mkdir -p {path.parent}", code=code)
-    if path.is_dir():
+    if stat.S_ISDIR(mode_of(path)):
         raise InputError(f"{str(path)!r} is a folder, and a file is to be written", "name a file in it", code=code)
     if not os.access(path.absolute().parent, os.W_OK):
         message = f"you may not write into the folder {str(path.parent)!r}"
@@ -93,7 +95,8 @@ def as_path(path: object, what: str = "a file") -> Path:
     )
     assert isinstance(path, str | os.PathLike)
     try:
-        possible = b"\0" not in os.fsencode(path)
+        raw = os.fsencode(path)
+        possible = b"\0" not in raw and all(len(part) <= LONGEST for part in raw.split(os.fsencode(os.sep)))
     except UnicodeError:
         possible = False
     if not possible:
@@ -102,7 +105,11 @@ def as_path(path: object, what: str = "a file") -> Path:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there, so that it appears whole or not at all."""
+    """Write a file beside its place and move it there, so that it appears whole or not at all; devices and pipes are written to."""
+    mode = mode_of(path)
+    if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        write(path)  # a file in the place of /dev/null would be there for everyone
+        return
     temporary = temporary_name(path)
     try:
         write(temporary)
@@ -162,6 +169,21 @@ def set_aside(path: Path) -> Path | None:
     return None
 
 
+def expect_regular(path: Path) -> Path:
+    """Return the path of a regular file; OSError for all else that may have its name: a FIFO is waited for, a device has no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+    return path
+
+
+def mode_of(path: Path) -> int:
+    """Return the mode of what has a name; 0 where nothing has, or could have: names may be too long for the system."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
 def temporary_name(path: Path) -> Path:
     """Return a name beside a path that nobody else uses."""
     return path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
@@ -174,7 +196,7 @@ def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # no file has a name with a zero byte
             path.unlink()
 
 

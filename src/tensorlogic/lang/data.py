@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import value_text
-from ..errors import InputError
+from ..errors import DTypeError, InputError
 from ..tables import counted
 from .domains import Column, column_of
 
@@ -152,6 +152,8 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
 
 
 def _of_array(array: np.ndarray[Any, Any], arity: int | None, name: str) -> Table:
+    if hasattr(array, "mask"):  # naming numpy.ma would import it
+        raise DTypeError(f"{name}: a masked array would lose its mask", "fill it: array.filled(0)", code="E410")
     if array.dtype == bool:
         if arity is not None and array.ndim != arity:
             message = f"{name} has {counted(arity, 'place')}, but the array of truth values has {array.ndim} axes"

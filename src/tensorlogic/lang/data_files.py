@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from operator import methodcaller
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, InputError, nearest
 from ..ir.files import files_beside
+from ..ir.whole_files import mode_of
 from ..tables import counted
 from .data import Table, arrow_table, empty, of_columns, table_of, whole_numbers
 from .domains import Column, Name, column_of
@@ -60,7 +62,7 @@ def found_file(path: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
     if file.suffix.lower() not in kinds:
         hints = [f"known are {', '.join(kinds)}"] + ([] if file.suffix else ["facts are given as tuples in a list"])
         raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is", *hints, code="E771")
-    if not file.is_file():
+    if not stat.S_ISREG(mode_of(file)):
         raise no_file(path)
     return file
 
@@ -68,7 +70,8 @@ def found_file(path: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
 def no_file(path: str | os.PathLike[str]) -> FormatError:
     """Return the error for a path that is no file."""
     file = Path(path)
-    what = "is a folder" if file.is_dir() else "does not exist"
+    mode = mode_of(file)
+    what = "is a folder" if stat.S_ISDIR(mode) else "is no regular file" if mode else "does not exist"
     hints = (
         ["the file comes first: query family.tl 'Ancestor(Alice, x)?'"]
         if file.name.endswith("?")
@@ -119,7 +122,10 @@ def _sample(file: Path, separator: str) -> tuple[list[list[str]], str]:
         _bad_encoding(file)
     if separator == "," and first and "\t" in first[0] and "," not in first[0]:
         separator = "\t"
-    return [row for row in csv.reader(first, delimiter=separator) if row], separator
+    try:
+        return [row for row in csv.reader(first, delimiter=separator) if row], separator
+    except csv.Error as error:  # a cell of more than 131,072 letters
+        raise FormatError(f"the file {str(file)!r} cannot be read: {error}", code="E772") from None
 
 
 def _has_header(sample: list[list[str]], heads: Sequence[str]) -> bool:

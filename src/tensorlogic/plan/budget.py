@@ -40,6 +40,7 @@ AT_ONCE = 0.005  # seconds that it may take in any case
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
 # the search ends after so many nodes of cuts and plans, a second or two; of a large graph, after this many times its own
 SEARCHED, TIMES_THE_LARGEST = 40_000, 6
+MANY_AXES = 6  # a node of so many axes counts as one, of more as several
 
 
 class Slicing(NamedTuple):
@@ -116,8 +117,9 @@ class Plans:
 
     def count(self, graph: EinsumGraph) -> None:
         """Add the nodes of a graph to those that the search went through."""
-        self._count += len(graph)
-        self._largest = max(self._largest, len(graph))
+        size = sum(max(1, len(dims(t[0])) // MANY_AXES) for t in graph.inference.types)  # each axis is looked at too
+        self._count += size
+        self._largest = max(self._largest, size)
 
     @property
     def exhausted(self) -> bool:

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..store import Lock
+from .cost import LARGEST
 
 WIDE = frozenset({"float64", "int64", "uint64"})  # measured as float64; the others are computed as float32 is
 MATRIX = 384  # rows of the matrices that are multiplied: large enough for BLAS, small enough for a slow machine
@@ -51,7 +52,7 @@ def roofline_seconds(flops: float, nbytes: float, machine: Machine, dtype: str =
     >>> roofline_seconds(1e9, 1e6, m), roofline_seconds(1e9, 1e6, m, "float64"), roofline_seconds(1e6, 1e9, m)
     (0.01, 0.02, 0.1)
     """
-    return max(flops / machine.flops(dtype), nbytes / machine.bandwidth)
+    return max(min(flops, LARGEST) / machine.flops(dtype), min(nbytes, LARGEST) / machine.bandwidth)
 
 
 _measured: list[Machine] = []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
 LEAST = 1 << 20  # bytes at once from which it is worth the time
+COPYING = (ops.Reduce, ops.Gather, ops.Einsum)  # what may copy operands that do not lie in order
 
 
 def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
@@ -72,9 +73,14 @@ def peak_bytes(plan: ExecutionPlan) -> int:
         change[last + 1] -= size[slot]
     early = {-1 - b for s in plan.steps for b in s.into if b is not None and b < 0}  # outputs that wait to be written
     alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in early)
+    copied: Mapping[int, int] = {}
+    if any(isinstance(step.op, COPYING) for step in plan.steps):
+        from .layout import copied_operands
+
+        copied = copied_operands(plan)
     for n, step in enumerate(plan.steps):
         alive += change[n]
-        peak = max(peak, alive + _inside(step) + step.scratch + _ordering(step))
+        peak = max(peak, alive + _inside(step) + step.scratch + _ordering(step) + copied.get(n, 0))
     kept = alive + change[len(plan.steps)] if plan.steps else 0  # and what copies of shared outputs take
     return max(peak, kept + sum(nbytes(t) for _, slot, t in plan.outputs if slot in plan.shared))
 

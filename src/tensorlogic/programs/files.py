@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import FormatError, TensorLogicError
+from ..ir.whole_files import expect_regular, mode_of
 from ..lang import syntax as s
 from ..lang.data import Table
 from ..lang.data_files import no_file
@@ -55,8 +57,9 @@ def save(program: Program, path: Path) -> None:
             _save_text(program, path)
         else:
             _save_folder(program, path)
-    except OSError as error:
-        raise FormatError(f"cannot write {str(path)!r}: {error.strerror or error}", code="E783") from None
+    except (OSError, ValueError) as error:  # no file has a name with a zero byte
+        why = error.strerror if isinstance(error, OSError) else None
+        raise FormatError(f"cannot write {str(path)!r}: {why or error}", code="E783") from None
 
 
 def _save_text(program: Program, path: Path) -> None:
@@ -101,9 +104,10 @@ def _save_folder(program: Program, path: Path) -> None:
 
 def load(path: Path, executor: Executor | None = None) -> Program:
     """Load a program from text, Prolog or a folder."""
-    if path.is_dir():
+    mode = mode_of(path)
+    if stat.S_ISDIR(mode):
         return _load_folder(path, executor)
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         raise no_file(path)
     expect_no_graph(path)
     try:
@@ -132,13 +136,13 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
     if not (path / MANIFEST).is_file():
         raise FormatError(f"there is no program in the folder {str(path)!r}", f"it has no {MANIFEST}", code="E770")
     try:
-        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Manifest)
+        manifest = msgspec.json.decode(expect_regular(path / MANIFEST).read_bytes(), type=_Manifest)
         if (manifest.format, manifest.version) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {manifest.format!r}, version {manifest.version}")
         for name, digest in manifest.digests.items():
             if name not in (TEXT, ARRAYS) or _digest(path / name) != digest:
                 raise ValueError(f"{name} is not the file that was saved with it")
-        program = Program((path / TEXT).read_text(encoding="utf-8"), executor=executor)
+        program = Program(expect_regular(path / TEXT).read_text(encoding="utf-8"), executor=executor)
         with safe_open(str(path / ARRAYS), framework="numpy") as arrays:
             for n, entry in enumerate(manifest.facts):
                 columns = tuple(
@@ -159,7 +163,7 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with expect_regular(path).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

@@ -65,7 +65,8 @@ def asked(body: Sequence[s.Expression], evaluation: Evaluation, method: str) -> 
     if len(body) != 1 or not isinstance(body[0], s.Tensor):
         hint = f'write p.{method}("Ancestor(Alice, Bob)")'
         raise InputError(f"{method} asks about one atom", hint, code="E793")
-    check_atom(evaluation.model, body[0], alone=len(body[0].places) > 0)
+    known = body[0].name in evaluation.model.analysis.tensors
+    check_atom(evaluation.model, body[0], alone=not known or len(body[0].places) > 0)
     return body[0]
 
 

@@ -306,10 +306,12 @@ def save_compiled(compiled: CompiledGraph, folder: Path) -> None:
 
 def _free_to_write(folder: Path) -> bool:
     """Tell whether a folder may be replaced: there is none, it is empty, or it holds a compiled graph of any version."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    from ..ir.whole_files import expect_regular, mode_of
+
+    if not mode_of(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return True
     try:
-        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
+        manifest = msgspec.json.decode(expect_regular(folder / "manifest.json").read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
@@ -319,10 +321,11 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
     from .. import __version__
     from ..ir.constants import all_constants
     from ..ir.files import load
+    from ..ir.whole_files import expect_regular
 
     start = perf_counter()
     try:
-        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
+        manifest = msgspec.json.decode(expect_regular(folder / "manifest.json").read_bytes(), type=_Manifest)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise FormatError(f"{str(folder)!r} holds no compiled graph: {error}", code="E220") from None
     able = executor.capabilities()

@@ -50,7 +50,8 @@ def folder() -> Path | None:
 
 def _user_cache() -> Path | None:
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "tensorlogic"
+        told = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative one is to be ignored, says its specification
+        return (told if told.is_absolute() else Path("~/.cache").expanduser()) / "tensorlogic"
     except RuntimeError:  # the user has no home
         return None
 
@@ -98,9 +99,11 @@ class CodeCache(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, or None; what is damaged is removed, with a warning."""
+        from ...ir.whole_files import expect_regular
+
         path = self._path(sig, target_context)
         try:
-            content = path.read_bytes() if path is not None else b""
+            content = expect_regular(path).read_bytes() if path is not None else b""
         except OSError:
             return None
         if path is None:
@@ -120,7 +123,7 @@ class CodeCache(NullCache):
 
     def save_overload(self, sig: Any, cres: Any) -> None:
         """Keep a compiled function; where that is not possible, the next process compiles it again."""
-        from ...ir.whole_files import write_whole
+        from ...ir.whole_files import remove, write_whole
 
         path = self._path(sig, cres.target_context)
         if path is None or cres.library.has_dynamic_globals:
@@ -128,6 +131,8 @@ class CodeCache(NullCache):
         content = serialize.dumps(cres._reduce())
         checksum = hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
         with contextlib.suppress(OSError):
+            if not path.is_file():
+                remove(path)  # a folder or a pipe of this name
             write_whole(path, lambda file: file.write_bytes(checksum + content))
             _make_room(path.parent)
 

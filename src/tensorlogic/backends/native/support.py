@@ -12,10 +12,12 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
-from threading import get_ident
+from importlib import import_module
+from threading import current_thread, get_ident, main_thread
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from ...ir.whole_files import Beside
 from ...store import Lock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,11 +37,20 @@ def usable() -> bool:
     """Tell whether numba is there and works; the first time it is not, say so once."""
     mind_forks()
     try:
-        import numba
+        numba = _imported("numba")
     except Exception as error:  # a broken installation raises anything
         warnings.warn(f"numba cannot be used, so plans run without native code: {error}", NativeWarning, stacklevel=3)
         return False
     return not numba.config.DISABLE_JIT
+
+
+def _imported(name: str) -> Any:
+    """Import a module on another thread than the main one, where an interrupt may come: what it leaves half imported is never whole again."""
+    beside = Beside(current_thread() is main_thread())
+    try:
+        return beside.call(import_module, name)()
+    finally:
+        beside.close()
 
 
 def loaded() -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,18 @@ from ...diagnostics import bytes_text, value_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS, named_array
-from ...ir.whole_files import Beside, EarlyDisk, as_path, remove, set_aside, wrapped_files, write_all, write_folder
+from ...ir.whole_files import (
+    Beside,
+    EarlyDisk,
+    as_path,
+    expect_regular,
+    mode_of,
+    remove,
+    set_aside,
+    wrapped_files,
+    write_all,
+    write_folder,
+)
 from ...store import Lock, of_one_process
 from .folder_lock import FolderLock
 
@@ -105,7 +117,7 @@ class CheckpointManager:
     def __init__(self, folder: str | Path, keep: int = 3, *, wrap: Sequence[Callable[[Any], Any]] = ()) -> None:
         where = as_path(folder, "a folder")
         expect_whole("keep", keep, 1)
-        if not str(folder) or where.is_file():
+        if not str(folder) or stat.S_ISREG(mode_of(where)):
             what = f"{str(folder)!r} is a file" if str(folder) else "the name of the folder is empty"
             raise InputError(
                 f"checkpoints are kept in a folder, and {what}", 'write "run", or another name', code="E301"
@@ -366,7 +378,7 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_manifest(path: Path) -> _Manifest:
-    file = msgspec.json.decode(path.read_bytes(), type=_File)
+    file = msgspec.json.decode(expect_regular(path).read_bytes(), type=_File)
     if zlib.crc32(bytes(file.manifest)) != file.crc32:
         raise ValueError(f"{path.name} does not have its checksum")
     manifest = msgspec.json.decode(file.manifest, type=dict[str, Any])

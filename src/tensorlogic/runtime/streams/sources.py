@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import InputError, TensorLogicError
 from ...ir.files import no_file
 from ...ir.types import plain_array
+from ...ir.whole_files import mode_of
 from .array_sources import Archive, Arrays, array_of
 from .blocks import Block, Source, Wanted, empty_source, from_row, not_streamed, rows_of
 
@@ -52,7 +53,7 @@ def source_of(given: Any, wanted: Wanted) -> Source:
 
 def _of_path(path: Path, wanted: Wanted) -> Source:
     kind = path.suffix.lower()
-    if not path.exists():
+    if not mode_of(path):
         missing = no_file(path).diagnostic
         raise InputError(f"the source: {missing.message}", *missing.suggestions, code="E534")
     if kind == ".npy":
