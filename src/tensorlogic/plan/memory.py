@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
 LEAST = 1 << 20  # bytes at once from which it is worth the time
-COPYING = (ops.Reduce, ops.Gather, ops.Einsum)  # what may copy operands that do not lie in order
+VIEWS = (ops.Transpose, ops.Slice, ops.Broadcast, ops.Window)  # what may leave values that do not lie in order
+COPIED = 1 << 12  # bytes of such a value from which it is asked who copies it
 
 
 def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
@@ -74,7 +75,7 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     early = {-1 - b for s in plan.steps for b in s.into if b is not None and b < 0}  # outputs that wait to be written
     alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in early)
     copied: Mapping[int, int] = {}
-    if any(isinstance(step.op, COPYING) for step in plan.steps):
+    if any((isinstance(s.op, VIEWS) or s.kernel == "view") and nbytes(s.types[0]) >= COPIED for s in plan.steps):
         from .layout import copied_operands
 
         copied = copied_operands(plan)
