@@ -46,7 +46,7 @@ def usable() -> bool:
 
 def _imported(name: str) -> Any:
     """Import a module on another thread than the main one, where an interrupt may come: what it leaves half imported is never whole again."""
-    beside = Beside(current_thread() is main_thread())
+    beside = Beside(name not in sys.modules and current_thread() is main_thread())
     try:
         return beside.call(import_module, name)()
     finally:
