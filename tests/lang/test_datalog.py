@@ -321,6 +321,14 @@ def test_numbers_without_end_are_refused(text):
     assert caught.value.diagnostic.location.line > 1
 
 
+def test_numbers_below_zero_are_derived_where_nothing_else_fixes_the_size() -> None:
+    program = tl.Program("R(y-4) <- E(x, 2, y), E(x, y, y)")  # y is at most 2, whoever E is
+    with pytest.raises(tl.TensorLogicError, match="the relation .E. has no facts"):
+        program.run()["R"]
+    program.add("E", [(0, 2, 1), (0, 1, 1), (0, 2, 2)])
+    assert sorted(program.query("R(x)?")) == [(-3,), (-2,)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

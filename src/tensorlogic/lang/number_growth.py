@@ -65,7 +65,8 @@ def grow(
                 if last >= MAX_NUMBER or first <= -MAX_NUMBER:
                     raise _endless(d, down=last < MAX_NUMBER)
                 if first < low or last > high:
-                    domains[d.key] = _widened(d, math.floor(min(first, low)), int(max(last, high)))
+                    largest = last if high == math.inf else max(last, high)  # nothing else fixes the size of the domain
+                    domains[d.key] = _widened(d, math.floor(min(first, low)), int(largest))
                     grown.add(d.key)
                     changed = d
             if changed is None:
