@@ -89,9 +89,10 @@ def test_names_of_classes_suggest_class_numbers(kind):
     refused(lambda: fit({**regression_data(), "y": names}), "such as b?'cat'", "np.unique(y, return_inverse=True)")
 
 
-def test_text_for_an_input_suggests_its_dtype():
+def test_text_for_an_input_suggests_numbers():
     b = tl.GraphBuilder()
     graph = b.build(y=b.input("labels", ("n",), "int64") + 1)
+    refused(lambda: tl.Executor().execute(graph, {"labels": ["a"]}), "'labels'", "give each name its number")
     refused(lambda: tl.Executor().execute(graph, {"labels": ["a"]}), "'labels'", "dtype='int64'")
 
 

@@ -151,10 +151,10 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.name != "bfloat16" and (array.dtype.kind not in "biuf" or array.dtype.itemsize > 8):
-        hint = f"give numbers or truth values, such as np.asarray(x, dtype={dtype or 'float32'!r})"
+        hints = [f"give numbers or truth values, such as np.asarray(x, dtype={dtype or 'float32'!r})"]
         if array.dtype.kind in "SU":
-            hint = "give each name its number, such as its place in a list of names; tl.Program takes tuples of names as facts"
-        raise DTypeError(f"an array of {array.dtype} cannot be used", hint, code="E412")
+            hints.append("give each name its number, its place in a list of names; tl.Program takes names as they are")
+        raise DTypeError(f"an array of {array.dtype} cannot be used", *hints, code="E412")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
