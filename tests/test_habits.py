@@ -86,7 +86,7 @@ def test_names_are_no_numbers(b):
     graph = b.build(y=b.input("parent") * 2)
     with pytest.raises(tl.DTypeError, match="cannot be used") as caught:
         tl.Executor().execute(graph, {"parent": [("alice", "bob")]})
-    assert "tl.Program" in caught.value.diagnostic.suggestions[0]
+    assert "tl.Program" in caught.value.diagnostic.suggestions[1]
 
 
 def test_a_domain_stands_behind_a_colon():
