@@ -102,7 +102,7 @@ class Lock(RLock):  # type: ignore[misc]  # C lets it be extended
 
     if sys.version_info >= (3, 14):
 
-        def __enter__(self) -> bool:
+        def __enter__(self) -> bool:  # type: ignore[override] # there it is acquire() itself, which takes arguments
             try:
                 return self.acquire()
             except BaseException:
