@@ -21,6 +21,7 @@ test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.14
 	$(if $(PROCESSOR),$(BIN)/python tests/as_processor.py $(PROCESSOR)) $(BIN)/pytest -q -n 2 -m "not full"
 
 conformance: $(VENV)/.dev
