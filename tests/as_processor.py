@@ -29,7 +29,7 @@ def surroundings(processor: str) -> dict[str, str]:
     """Return the environment of this process, as on a processor."""
     found = os.environ | PROCESSORS[processor] | {"NUMBA_CPU_FEATURES": ""}
     # OpenBLAS 0.3.34 overruns its stack as Haswell on a Zen 4 (OpenMathLib/OpenBLAS#6021): there it is kept to AVX
-    product = [sys.executable, "-c", "import numpy; x = numpy.ones((600, 600)); x @ x"]
+    product = [sys.executable, "-c", "import numpy; x = numpy.ones((500, 500)); x @ x"]
     if processor == "avx2" and subprocess.run(product, env=found, check=False, capture_output=True).returncode < 0:
         found["OPENBLAS_CORETYPE"] = "Sandybridge"
     return found
