@@ -246,3 +246,18 @@ def test_wrong_mesh_sizes_are_refused_with_both_values():
         tl.DistributedConfig(devices(2), strategy=S.PipelineParallel(3, 4))
     with pytest.raises(tl.InputError, match="the simulation needs the size 'n'"):
         tl.simulate(layers(), tl.DistributedConfig(devices(2)), tl.Cluster(**PLAIN))
+
+
+def test_a_prediction_does_not_depend_on_the_memory_that_this_machine_has_left(monkeypatch) -> None:
+    """It said other seconds and bytes while other processes held memory."""
+    b = tl.GraphBuilder()
+    h, names = b.input("x", ("n", 512), "float32"), [f"w{n}" for n in range(3)]
+    for name in names:
+        h = b.relu(h @ b.input(name, (512, 512), "float32"))
+    step = tl.value_and_grad(b.build(loss=b.mean(b.square(h))), wrt=names)
+    auto = tl.DistributedParallelismStrategy.Auto(micro_batch_size=1 << 10)
+    config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(8)], strategy=auto)
+    cluster = tl.Cluster(flops=60e12, memory_bandwidth=2e12, bandwidth=250e9, latency=5e-6)
+    one = str(tl.simulate(step, config, cluster, sizes={"n": 1 << 14}))
+    monkeypatch.setattr("tensorlogic.runtime.programs.available_memory", lambda: 1 << 20)
+    assert str(tl.simulate(step, config, cluster, sizes={"n": 1 << 14})) == one

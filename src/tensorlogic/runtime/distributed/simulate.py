@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -169,10 +170,13 @@ def simulate(
 
     expect(cluster, Cluster, "a Cluster is expected", HINT)
     expect(config, DistributedConfig, "a DistributedConfig is expected", HINT)
-    own = Executor() if executor is None else executor
+    if executor is None:  # how much memory this machine has left is of no matter where nothing is timed on it
+        executor = (
+            Executor() if here else Executor(memory_limit=sys.maxsize if cluster.memory is None else cluster.memory)
+        )
     types = input_types(graph, inputs, sizes, what="simulation")
-    config = settled(own, graph, types, config, cluster, here)
-    return predict(own, Job(graph, types, config, own, places=[(0, 0)]), cluster, here)
+    config = settled(executor, graph, types, config, cluster, here)
+    return predict(executor, Job(graph, types, config, executor, places=[(0, 0)]), cluster, here)
 
 
 def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None) -> Simulation:
