@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,17 +72,22 @@ ROADS_OF_SLOPES = (
 )  # fmt: skip
 
 
-def gradients(case: GraphCase, roads: Roads) -> None:
-    """Reverse and forward mode beside JAX."""
-    import in_jax
-    import jax
-
+def _on_roads(case: GraphCase, roads: Roads) -> Iterator[tuple[str, Slopes]]:
     for road, options, rarer in ROADS_OF_SLOPES:
         if not roads.takes(road, rarer):
             continue
         if (found := slopes(case, options)) is None:
             return
         TAKEN[""] += 1
+        yield road, found
+
+
+def gradients(case: GraphCase, roads: Roads) -> None:
+    """Reverse and forward mode beside JAX."""
+    import in_jax
+    import jax
+
+    for road, found in _on_roads(case, roads):
         types = {n: tl.TensorType.of(v) for n, v in case.inputs.items()}
         concrete = specialize(case.graph, types, None)
 
@@ -107,12 +112,7 @@ def gradients(case: GraphCase, roads: Roads) -> None:
 
 def derivatives(case: GraphCase, roads: Roads) -> None:
     """Reverse and forward mode beside each other, and along a line beside difference quotients."""
-    for road, options, rarer in ROADS_OF_SLOPES:
-        if not roads.takes(road, rarer):
-            continue
-        if (found := slopes(case, options)) is None:
-            return
-        TAKEN[""] += 1
+    for road, found in _on_roads(case, roads):
         with quiet():
             ahead = [float(np.sum(found.forward[n] * c)) for n, c in found.cotangents.items()]
             back = [float(np.sum(found.reverse[n] * t)) for n, t in found.tangents.items()]

@@ -88,9 +88,8 @@ def _copied(step: Step, apart: dict[int, Layout | None]) -> int:
     match step.op:
         case ops.Reduce("argmax" | "argmin") | ops.Gather(batch=0) if 0 in apart:
             return max(0, nbytes(step.arg_types[0]) - step.scratch)
-        case ops.Reduce("sum" | "prod" | "mean") if (
-            step.into
-        ):  # see backends/numpy_inplace.py: the order decides how a sum rounds
+        # not into the buffer: the order decides how a sum rounds, see backends/numpy_inplace.py
+        case ops.Reduce("sum" | "prod" | "mean") if step.into:
             return nbytes(step.types[0])
         case ops.Einsum() if (form := step.contraction) is not None and form.kernel == "matmul":
             size = ITEMSIZE[step.types[0].dtype or "float64"]
